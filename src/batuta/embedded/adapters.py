@@ -1,4 +1,4 @@
-"""Reads a saved LoRA adapter (PEFT): its base model, and the weights with the adapter added.
+"""Reads a LoRA adapter saved by PEFT, and its base model with the adapter added to the weights.
 
 The sum is W + s B A, where s is alpha / rank, or alpha / √rank (rank-stabilised LoRA).
 """
@@ -34,7 +34,8 @@ def read_base(folder: Path) -> str:
     adapters' own.
 
     Raises:
-        ConfigError: the adapter names no base model, or the base model is itself a LoRA adapter.
+        ConfigError: the adapter's configuration cannot be read or names no base model, or the base
+            model is itself a LoRA adapter.
     """
     named = read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
     if not isinstance(named, str) or not named:
@@ -60,7 +61,7 @@ class AdaptedTensors:
     def __init__(
         self, base: SafetensorsFile, adapters: SafetensorsFile, scale: float, rank: int
     ) -> None:
-        """Wrap `base`; `take` adds the adapter's product, times `scale`, to each tensor."""
+        """Wrap `base`; `take` adds to a tensor its adapter's product times `scale`."""
         self._base = base
         self._adapters = adapters
         self._scale = scale
@@ -86,7 +87,7 @@ class AdaptedTensors:
         return cls(SafetensorsFile.read(base / "model.safetensors"), adapters, scale, rank)
 
     def take(self, name: str, *shape: int) -> Floats:
-        """Return the tensor of that name with its adapter added, as float32.
+        """Return the tensor of that name as float32, with its adapter added if it has one.
 
         Raises:
             ConfigError: the tensor is missing, or it or its adapter has another shape or type.
@@ -105,7 +106,7 @@ class AdaptedTensors:
         """Check that every adapter was added to a tensor.
 
         Raises:
-            ConfigError: an adapter was not.
+            ConfigError: an adapter belongs to no tensor that was taken.
         """
         if self._unread:
             raise ConfigError(

@@ -16,12 +16,13 @@ import numpy as np
 from threadpoolctl import ThreadpoolController  # pyright: ignore[reportMissingTypeStubs] - none
 
 _SETTING_LOCK = Lock()
-"""The setting is process-wide, so only one thread at a time may change it and compute."""
+"""The setting applies to the whole process, so only one thread at a time may change it and
+compute."""
 
 
 @contextmanager
 def single_blas_thread() -> Generator[None]:
-    """Limit matrix products to the calling thread within the block."""
+    """Limit matrix products to one thread within the block, which one thread enters at a time."""
     with _SETTING_LOCK, _blas_controller().limit(limits=1):
         yield
 

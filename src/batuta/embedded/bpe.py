@@ -1,9 +1,9 @@
 """Byte-level BPE: the tokenizer.json of a Hugging Face folder, without its library.
 
-Sennrich et al. 2016 (arXiv:1508.07909) over bytes, as in GPT-2. Supported are tokenizers without a
-normalizer, with the pre-tokenizer ByteLevel, alone or after one isolating Split, and with special
-tokens that match verbatim; others are refused. Post-processor, padding and truncation are ignored,
-because nothing is added to a prompt in chat format.
+Sennrich et al. 2016 (arXiv:1508.07909) over bytes, as in GPT-2. The module supports tokenizers
+without a normalizer, with the pre-tokenizer ByteLevel, alone or after one isolating Split, and with
+special tokens that match verbatim, and refuses others. Post-processor, padding and truncation are
+ignored, because nothing is added to a prompt in chat format.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from batuta.errors import ConfigError
 _SPACE = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _CATEGORIES = frozenset({"L", "Lu", "Ll", "Lt", "Lm", "Lo", "N", "Nd", "Nl", "No"})
 _NO_CHARACTER = r"\uffff"
-"""The content of a class for an empty category: not a character."""
+"""The content of a character class that matches nothing: U+FFFF is not a character."""
 _LAST_ASCII = 0x7F
 _LAST_LETTER = 0x3FFFF
 """Unicode has no letters or numbers above plane 3."""
@@ -39,7 +39,7 @@ class SplitPattern:
     """Splits text into pieces: the matches of a pattern, and the texts between them."""
 
     def __init__(self, pattern: str) -> None:
-        """Compile `pattern` for ASCII texts; for other texts that is done on first use.
+        """Compile `pattern` for ASCII texts; for other texts it is compiled on first use.
 
         Raises:
             ConfigError: the pattern uses a construct that may mean something else in `re`.
@@ -48,7 +48,7 @@ class SplitPattern:
         self._ascii = _compile_pattern(pattern, _LAST_ASCII)
 
     def pieces(self, text: str) -> Iterator[str]:
-        """Return the pieces in order; joined, they are `text`."""
+        """Yield the pieces in order; joined, they are `text`."""
         pattern = self._ascii if text.isascii() else self._full_pattern
         end = 0
         for found in pattern.finditer(text):
@@ -62,7 +62,7 @@ class SplitPattern:
 
     @cached_property
     def _full_pattern(self) -> re.Pattern[str]:
-        """Compiled on first use: looking up the letters of all scripts takes some 40 ms."""
+        """The pattern for any text, compiled on first use: looking up all letters takes 40 ms."""
         return _compile_pattern(self._pattern, _LAST_LETTER)
 
 
@@ -89,7 +89,7 @@ def _translate_pattern(pattern: str, last: int) -> Iterator[str]:
 
 
 def _class_text(token: re.Match[str], last: int, *, inside: bool) -> str:
-    r"""Return `\s` or `\p{...}` as a class, or as a part of the class around it."""
+    r"""Return `\s` or `\p{...}` as a character class, or `inside` a class as a part of it."""
     members = _SPACE if token["space"] else _category_ranges(token["category"], last)
     negative = token[0][1].isupper()
     if not inside:
@@ -101,11 +101,11 @@ def _class_text(token: re.Match[str], last: int, *, inside: bool) -> str:
 
 @cache
 def _category_ranges(category: str, last: int) -> str:
-    """Return the code points of a category, as the content of a class."""
+    """Return the code points of a Unicode category as the content of a character class."""
     if category not in _CATEGORIES:
         raise _pattern_error(rf"\p{{{category}}}")
-    wanted = category if len(category) > 1 else f"{category}[a-z]"
-    runs = re.finditer(f"(?:{wanted})+", _category_letters(last))
+    letters = category if len(category) > 1 else f"{category}[a-z]"
+    runs = re.finditer(f"(?:{letters})+", _category_letters(last))
     ranges = (rf"\U{run.start() // 2:08x}-\U{run.end() // 2 - 1:08x}" for run in runs)
     return "".join(ranges) or _NO_CHARACTER
 
@@ -121,9 +121,9 @@ def _pattern_error(what: str) -> ConfigError:
 
 
 _MAX_CACHED_PIECES = 8192
-"""The most pieces whose tokens are cached."""
+"""Maximum number of pieces of which the tokens are cached."""
 _MAX_CACHED_LENGTH = 64
-"""The longest piece that is cached, in characters."""
+"""Maximum characters of a piece that is cached."""
 _GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """ByteLevel's own pattern."""
 _MATCHES_NOTHING = "(?!)"
@@ -134,7 +134,7 @@ _UNSUPPORTED_SETTINGS = (
     "byte_fallback",
     "ignore_merges",
 )
-"""Settings of BPE that are supported only if off."""
+"""Settings of BPE that must be off."""
 _MERGED_AWAY = -1
 """Replaces a token that was merged into its left neighbour."""
 
@@ -144,13 +144,16 @@ MergeTable = Mapping[tuple[int, int], tuple[int, int]]
 
 @final
 class Tokenizer:
-    """Text to tokens and back. Law: without special tokens, `decode(encode(text)) == text`."""
+    """Turns text into tokens and back.
+
+    Law: `decode(encode(text)) == text` for text without special tokens.
+    """
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         """Read the content of a tokenizer.json.
 
         Raises:
-            ConfigError: it is no byte-level BPE, or uses a feature that is not supported.
+            ConfigError: the tokenizer is not a byte-level BPE, or uses an unsupported feature.
         """
         try:
             self._read(data)
@@ -165,7 +168,7 @@ class Tokenizer:
         return self._length
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of `text`, in which special tokens are recognised."""
+        """Return the tokens of `text`; the texts of special tokens become those tokens."""
         tokens: list[int] = []
         for part in self._specials.split(text):
             special = self._special.get(part)
@@ -176,7 +179,7 @@ class Tokenizer:
         return tokens
 
     def min_tokens(self, text: str) -> int:
-        """Return a lower bound on the number of tokens of `text`, quickly for any length."""
+        """Return a lower bound on the number of tokens of `text`, without tokenizing it."""
         return -(-len(text.encode(errors="replace")) // self._longest)
 
     def decode(self, tokens: Iterable[int]) -> str:
@@ -217,11 +220,8 @@ class Tokenizer:
     def _encode_plain(self, text: str) -> list[int]:
         tokens: list[int] = []
         for piece in self._split.pieces(text):
-            tokens += (
-                self._cached_merge(piece)
-                if len(piece) <= _MAX_CACHED_LENGTH
-                else self._merge_piece(piece)
-            )
+            merge = self._cached_merge if len(piece) <= _MAX_CACHED_LENGTH else self._merge_piece
+            tokens += merge(piece)
         return tokens
 
     def _merge_piece(self, piece: str) -> list[int]:
@@ -231,7 +231,7 @@ class Tokenizer:
 
 
 def merge_tokens(tokens: Sequence[int], merges: MergeTable) -> list[int]:
-    """Return `tokens` after all merges: the lowest rank first, and of equal ones the leftmost."""
+    """Return `tokens` after all merges: the lowest rank first, and of equal ranks the leftmost."""
     line = [*tokens, _MERGED_AWAY]
     before = list(range(-1, len(tokens)))
     after = list(range(1, len(line) + 1))
@@ -300,7 +300,7 @@ def _check_supported(data: Mapping[str, Any]) -> None:
 
 
 def _special_token_id(added: Mapping[str, Any]) -> int:
-    """Return the id of an added token."""
+    """Return the id of an added token; raise `ConfigError` if it does not match verbatim."""
     if not added["special"]:
         raise _unsupported_error(f"the added token {added['content']!r}, which is not special")
     for name in ("single_word", "lstrip", "rstrip", "normalized"):
@@ -310,7 +310,7 @@ def _special_token_id(added: Mapping[str, Any]) -> int:
 
 
 def _split_regex(pre_tokenizer: Mapping[str, Any]) -> str:
-    """Return the pattern that splits text into pieces."""
+    """Return the pattern that splits text into pieces; raise `ConfigError` if it is unsupported."""
     parts: list[Any] = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
     kinds = [part["type"] for part in parts]
     split, level = parts[0], parts[-1]

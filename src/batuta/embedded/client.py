@@ -39,12 +39,12 @@ _GREEDY_TEMPERATURE = 1e-5
 
 
 def create_generator(seed: int | None) -> np.random.Generator:
-    """Return a PCG64 generator, reproducible on every machine; unpredictable without a seed."""
+    """Return a PCG64 generator with the same numbers on every machine; None: a random seed."""
     return np.random.Generator(np.random.PCG64(None if seed is None else seed % 2**64))
 
 
 def sample_token(logits: Floats, sampling: Sampling, rng: np.random.Generator) -> int:
-    """Return the likeliest token at temperature 0 or without a temperature, else a sampled one."""
+    """Return the likeliest token at a temperature of 0 or None, else a sampled token."""
     temperature = sampling.temperature or 0.0
     if temperature < _GREEDY_TEMPERATURE:
         return int(logits.argmax())
@@ -57,13 +57,13 @@ def sample_token(logits: Floats, sampling: Sampling, rng: np.random.Generator) -
 
 
 def softmax(logits: Floats, temperature: float) -> NDArray[np.float64]:
-    """Return the tokens' probabilities as float64."""
+    """Return the probabilities of the tokens, (v,), as float64."""
     weights = np.exp((logits.astype(np.float64) - logits.max()) / temperature)
     return weights / weights.sum()
 
 
 def keep_top_p(weights: NDArray[np.float64], top_p: float) -> NDArray[np.float64]:
-    """Return `weights` with all set to 0 but the likeliest, which together reach `top_p`.
+    """Return `weights`, with 0 for all but the likeliest tokens that together reach `top_p`.
 
     Nucleus sampling, Holtzman et al. 2019 (arXiv:1904.09751).
     """
@@ -77,7 +77,10 @@ def keep_top_p(weights: NDArray[np.float64], top_p: float) -> NDArray[np.float64
 
 @final
 class IncrementalDetokenizer:
-    """Turns bytes into text as they arrive. Law: the returned texts, joined, are the whole text."""
+    """Turns bytes into text as they arrive.
+
+    Law: the returned texts, joined, are the whole text up to the first stop string.
+    """
 
     def __init__(self, stop: Iterable[str]) -> None:
         """End before the first of the `stop` strings; empty ones are ignored."""
@@ -88,7 +91,11 @@ class IncrementalDetokenizer:
         """True once a stop string was found."""
 
     def append_bytes(self, data: bytes, *, last: bool = False) -> str:
-        """Return the text that is final now; an end that may begin a stop string is held back."""
+        """Return the text that is final now.
+
+        An end that may be the start of a stop string is held back, unless `last` says that no more
+        bytes follow.
+        """
         text = self._held_back + self._decoder.decode(data, last)
         found = [at for at in map(text.find, self._stop) if at >= 0]
         if found:
@@ -111,12 +118,12 @@ class IncrementalDetokenizer:
 
 
 _PROMPT_BLOCK = 64
-"""Prompt tokens computed at once: enough to be fast, few enough to stop soon."""
+"""Prompt tokens in one step: enough to be fast, few enough to stop soon."""
 
 
 @final
 class Generation:
-    """Computes a prompt and its reply in slices of time, whose length does not change the reply."""
+    """Computes a prompt and its reply in slices of time; their length does not change the reply."""
 
     def __init__(
         self,
@@ -135,7 +142,7 @@ class Generation:
             tokenizer: decodes the reply.
             ends: the tokens that end a reply.
             prompt: at least one token, fewer than the model has positions.
-            sampling: the sampling; without `max_tokens`, the positions are the limit.
+            sampling: without `max_tokens`, the model's positions are the limit.
             names: constrains the workers that the reply may name; None: no constraint.
         """
         self._model = model
@@ -157,7 +164,7 @@ class Generation:
         """None until the reply is finished."""
 
     def advance(self, seconds: float) -> str:
-        """Compute for about `seconds`, or to the end; return the reply's new text."""
+        """Compute for about `seconds`, at least one step, and return the reply's new text."""
         until = perf_counter() + seconds
         pieces: list[str] = []
         with single_blas_thread():
@@ -168,7 +175,7 @@ class Generation:
         return "".join(pieces)
 
     def _step(self) -> str:
-        """Compute a block of the prompt or the last token; after the prompt, add a token."""
+        """Compute a block of the prompt or the last token; return new text after the prompt."""
         block, self._unread = self._unread[:_PROMPT_BLOCK], self._unread[_PROMPT_BLOCK:]
         logits = self._model.logits(block, self._cache)
         if self._unread:
@@ -209,34 +216,37 @@ _ROLES = {
 def format_chat_prompt(request: Request) -> str:
     """Return the prompt of `request` up to the end of its prefill.
 
-    Role marks inside messages are not escaped: the prompt is what the template gives, in training
-    as here.
+    Role marks inside messages are not escaped: the template gives the same prompt in training.
 
     Raises:
-        BadRequestError: the request has more than texts of the roles system, user, assistant.
+        BadRequestError: the request has tools or a response format, or a message that is not text
+            of the system, a developer, the user or the assistant.
     """
     if request.tools or request.response_format:
         raise BadRequestError(
             "the embedded model supports neither tools nor response formats: leave both out"
         )
-    turns = "".join(map(_format_turn, request.messages))
-    return f"{turns}<|assistant|>{request.prefill}"
+    turns = [f"<|{role_name(m, 'the embedded model')}|>{m.text}" for m in request.messages]
+    return f"{''.join(turns)}<|assistant|>{request.prefill}"
 
 
-def _format_turn(message: Message) -> str:
+def role_name(message: Message, model: str) -> str:
+    """Return the name of the message's role in a chat template.
+
+    Raises:
+        BadRequestError: `model` cannot read the message, as it has another role or is not text.
+    """
     role = _ROLES.get(message.role)
     if role is None or not all(isinstance(part, Text) for part in message.parts):
-        raise BadRequestError(
-            "the embedded model reads only texts of the roles system, user and assistant"
-        )
-    return f"<|{role}|>{message.text}"
+        raise BadRequestError(f"{model} reads only texts of the roles system, user and assistant")
+    return role
 
 
 def check_template(folder: Path) -> None:
     """Check that the tokenizer's chat template is `CHAT_TEMPLATE`.
 
     Raises:
-        ConfigError: the template is another or missing.
+        ConfigError: the template is missing or another one.
     """
     own = folder / "chat_template.jinja"
     if own.exists():
@@ -253,11 +263,11 @@ def check_template(folder: Path) -> None:
 
 
 DEFAULT_SAMPLING = Sampling(temperature=0.0, max_tokens=256)
-"""Sampling for requests that do not set it: greedy, with a token limit."""
+"""The sampling options of requests that do not set them: greedy, with a token limit."""
 _SLICE_SECONDS = 0.02
-"""Seconds of computing after which another call continues and a cancelled call ends."""
+"""Seconds of computing after which another call may continue and a cancelled call ends."""
 _STREAM_SLICE_SECONDS = 0.002
-"""The same for streamed replies: a few tokens."""
+"""Seconds of computing between deltas of a streamed reply: a few tokens."""
 
 
 @final
@@ -312,7 +322,8 @@ class EmbeddedClient:
         """Return the model's reply; its text starts with the request's prefill.
 
         Raises:
-            BadRequestError: the request asks for something that the model cannot do.
+            BadRequestError: the request has tools, a response format, messages that the model
+                cannot read, or `max_tokens` below 1.
             ContextLengthError: the prompt leaves no position for a reply.
         """
         generation = await to_thread.run_sync(
@@ -377,7 +388,7 @@ def _base_folder(folder: Path) -> Path:
 
 
 def _read_model(shape: Qwen2Config, folder: Path, base: Path) -> Qwen2:
-    """Read the weights in `base`, with the adapters in `folder` if that is another folder."""
+    """Read the weights in `base`, with the adapters in `folder` if `folder` is another one."""
     if base == folder:
         return Qwen2(shape, SafetensorsFile.read(folder / "model.safetensors"))
     tensors = AdaptedTensors.read(folder, base)

@@ -1,4 +1,4 @@
-"""Constrains the names in a draft's list `model_id` to those of listed workers."""
+"""Constrains the names in a draft's list `model_id` to the names of listed workers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from batuta.embedded.model_files import Floats
 
 _LIST_START = b"model_id = ["
 _NAME_PATTERN = re.compile(rb'(?:"(?:[^"\\\n]|\\.)*",\s*)*"((?:[^"\\\n]|\\.)*\\?)')
-"""Complete names, then one in progress."""
+"""Matches complete names, and then a name in progress."""
 
 
 @final
 class NameTokens:
-    """Finds the tokens that may continue a name."""
+    """Finds the tokens that may continue a name, with a sorted list of all tokens."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         spelled = ((tokenizer.token_bytes(token), token) for token in range(len(tokenizer)))
@@ -50,7 +50,7 @@ class NameConstraint:
     """
 
     def __init__(self, names: Sequence[str], spelling: NameTokens) -> None:
-        """Take the names of the listed workers; without names nothing is masked."""
+        """Take the listed workers' `names`; without names nothing is masked."""
         self._names = [json.dumps(name, ensure_ascii=False)[1:].encode() for name in names]
         self._spelling = spelling
         self._written = b""
@@ -60,7 +60,10 @@ class NameConstraint:
         self._written += written
 
     def mask_logits(self, logits: Floats) -> Floats:
-        """Return the logits, with those of forbidden tokens at minus infinity."""
+        """Return the logits, (v,), with minus infinity for forbidden tokens.
+
+        Nothing is masked outside a name, or if no listed name can continue the name in progress.
+        """
         prefix = self._unfinished_name()
         if prefix is None:
             return logits

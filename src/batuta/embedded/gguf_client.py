@@ -1,9 +1,9 @@
 """A client for a model in a GGUF file, run by llama.cpp in this process (extra `local`).
 
-For Llama and Qwen2 conductors that `batuta train export` wrote; the numpy model in this package is
-for small ones only.
+The client is for Llama and Qwen2 conductors that `batuta train export` wrote; the numpy model in
+this package is for small models only.
 
-Drafts are decoded by a grammar (guided decoding, Willard and Louf 2023, arXiv:2307.09702): a line
+Drafts are decoded with a grammar (guided decoding, Willard and Louf 2023, arXiv:2307.09702): a line
 of thought may precede the lists, workers are the listed ones, and a step reads earlier steps only.
 """
 
@@ -24,16 +24,13 @@ from batuta.core import (
     CallListener,
     Delta,
     Finish,
-    Message,
     Reply,
     Request,
-    Role,
-    Sampling,
-    Text,
     Usage,
 )
 from batuta.core.conductor import NULL_LISTENER
 from batuta.distribution import install_hint
+from batuta.embedded.client import DEFAULT_SAMPLING, role_name
 from batuta.errors import BadRequestError, ConfigError, InvalidReplyError
 
 _SHARED = r"""
@@ -41,12 +38,12 @@ thought ::= [^\n"=]{1,200} "\n"
 text ::= "\"" sign{0,300} "\""
 sign ::= [^"\\\x00-\x1F] | "\\" (["\\/bfnrt] | "u" [0-9a-fA-F]{4})
 """
-"""A subtask is any JSON string, short enough that an untrained policy ends it within its tokens; an
-empty one makes the step answer the question itself."""
+"""Rules of every grammar. A subtask is any JSON string, short enough that an untrained policy ends
+the string within its tokens; with an empty subtask the step answers the question itself."""
 
 
 def draft_grammar(names: Sequence[str], max_steps: int = MAX_STEPS) -> str:
-    """Return the grammar of drafts with one to `max_steps` steps and workers of these names."""
+    """Return the GBNF grammar of drafts with 1 to `max_steps` steps and workers of these names."""
     lengths = range(1, max_steps + 1)
     rules = [f"root ::= thought? ({' | '.join(f'lists{n}' for n in lengths)})", _SHARED.strip()]
     rules.append(
@@ -64,7 +61,7 @@ def draft_grammar(names: Sequence[str], max_steps: int = MAX_STEPS) -> str:
 
 
 def _list_readings(step: int) -> str:
-    """Return the alternatives for what a step reads: any subset of earlier steps, in order."""
+    """Return the alternatives for a step's access list: any subset of earlier steps, in order."""
     sets = [
         [str(earlier) for earlier in range(step) if mask >> earlier & 1] for mask in range(2**step)
     ]
@@ -83,14 +80,7 @@ def _quote_terminal(text: str) -> str:
 
 POSITIONS = 4096
 """Context length: tokens of prompt and reply together."""
-DEFAULT_SAMPLING = Sampling(temperature=0.0, max_tokens=256)
 _MAGIC = b"GGUF"
-_ROLES = {
-    Role.SYSTEM: "system",
-    Role.DEVELOPER: "system",
-    Role.USER: "user",
-    Role.ASSISTANT: "assistant",
-}
 
 
 @final
@@ -98,13 +88,13 @@ class GgufClient:
     """A GGUF file's model, run in this process on one thread, one call at a time."""
 
     def __init__(self, name: str, server: Any, *, holds_form: bool = True) -> None:
-        """Take what `open` has loaded.
+        """Create the client of a loaded model.
 
         Args:
             name: the model's name in replies.
             server: llama.cpp's server, with the model loaded.
-            holds_form: whether the grammar constrains drafts if the request names workers; else
-                drafts are free, as in training.
+            holds_form: True constrains drafts by the grammar if the request names workers; False
+                leaves drafts free, as in training.
         """
         self._name = name
         self._server = server
@@ -113,7 +103,7 @@ class GgufClient:
 
     @classmethod
     def open(cls, path: Path, *, holds_form: bool = True) -> Self:
-        """Return the model in that file.
+        """Load the model in a GGUF file.
 
         Raises:
             ConfigError: llama.cpp is not installed, or the file cannot be used.
@@ -145,8 +135,9 @@ class GgufClient:
         """Return the model's reply; a cancelled call stops at the next token.
 
         Raises:
-            BadRequestError: the request asks for something that the model cannot do.
-            InvalidReplyError: llama.cpp failed.
+            BadRequestError: the request has tools, a response format, a prefill, or messages that
+                the model cannot read.
+            InvalidReplyError: llama.cpp reported an error.
         """
         body = self._body(request)
         stopped = threading.Event()
@@ -168,7 +159,10 @@ class GgufClient:
             )
         sampling = request.sampling.with_defaults(DEFAULT_SAMPLING)
         body: dict[str, Any] = {
-            "messages": [_render_message(message) for message in request.messages],
+            "messages": [
+                {"role": role_name(message, "a conductor's GGUF file"), "content": message.text}
+                for message in request.messages
+            ],
             "temperature": sampling.temperature,
             "max_tokens": sampling.max_tokens,
             "seed": sampling.seed or 0,
@@ -220,18 +214,9 @@ class GgufClient:
 
 
 def _set_parameters(params: Any, path: Path) -> Any:
-    """Return parameters for one slot on one thread: two threads on two busy cores are slower."""
+    """Set parameters for one slot on one thread, as two threads on two busy cores are slower."""
     params.model.path = str(path)
     params.n_ctx, params.n_parallel = POSITIONS, 1
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.n_gpu_layers, params.warmup, params.verbosity = 0, False, 0
     return params
-
-
-def _render_message(message: Message) -> dict[str, str]:
-    role = _ROLES.get(message.role)
-    if role is None or not all(isinstance(part, Text) for part in message.parts):
-        raise BadRequestError(
-            "a conductor's GGUF file reads only texts of the roles system, user and assistant"
-        )
-    return {"role": role, "content": message.text}

@@ -37,7 +37,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file.
 
     Raises:
-        ConfigError: the file is missing, unreadable, or contains no JSON object.
+        ConfigError: the file is missing, cannot be read, or does not contain a JSON object.
     """
     try:
         data = json.loads(read_bytes(path))
@@ -70,7 +70,7 @@ class SafetensorsFile:
         """Return the tensors of a file.
 
         Raises:
-            ConfigError: the file is missing or no safetensors file.
+            ConfigError: the file is missing or is not a safetensors file.
         """
         data = read_bytes(path)
         try:

@@ -1,4 +1,4 @@
-"""Opens a trained conductor, a folder or a GGUF file, with the card that says how to prompt it."""
+"""Opens a trained conductor, a folder or a GGUF file, and its card, which says how to prompt it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -18,7 +17,7 @@ from batuta.errors import ConfigError, StoreError
 from batuta.language import PromptOptions
 
 CARD_FILE = "batuta.json"
-"""The card beside the model: the prompt of its training, and its sampling."""
+"""The card in a model's folder: the prompt of the training, and the sampling."""
 SUFFIX = ".gguf"
 _VERSION_LENGTH = 8
 
@@ -32,15 +31,16 @@ class ConductorCard:
     temperature: float = 0.0
     """0 is greedy decoding."""
     max_tokens: int = 256
+    """Maximum tokens of a draft."""
     rounds: int = 1
-    """Rounds in its training; after that many it accepts the answer."""
+    """Number of rounds in the training; after that many the conductor accepts the answer."""
     prompt: str = ""
-    """Version of the prompt in its training; empty if not recorded."""
+    """Version of the prompt in the training; empty if not recorded."""
     workers: tuple[str, ...] = ()
-    """The workers of its training, in the order of their numbers; empty if not recorded."""
+    """The ids of the training's workers, in the order of their numbers; empty if not recorded."""
 
     def check_prompt(self) -> None:
-        """Check that the prompt is the one of its training.
+        """Check that the prompt has the same version as in the training.
 
         Raises:
             ConfigError: the prompt's version has changed.
@@ -54,7 +54,10 @@ class ConductorCard:
             )
 
     def check_pool(self, workers: Iterable[str]) -> None:
-        """Check that it can call workers of the pool.
+        """Check that the conductor was trained on workers of the pool.
+
+        A conductor that knows workers by number needs the same workers in the same order, another
+        conductor at least one of them.
 
         Raises:
             ConfigError: the conductor was trained on other workers.
@@ -74,7 +77,11 @@ class ConductorCard:
         return Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
 
     def write(self, policy_path: Path) -> None:
-        """Write the card into the model's folder, or beside its GGUF file."""
+        """Write the card into the model's folder, or beside its GGUF file.
+
+        Raises:
+            StoreError: the card cannot be written.
+        """
         path = card_path(policy_path)
         dated = replace(self, prompt=self.prompt or self.rendering.version)
         try:
@@ -90,7 +97,7 @@ class ConductorCard:
             ConfigError: the card is missing or cannot be used.
         """
         path = card_path(policy_path)
-        data: dict[str, Any] = dict(read_json(path))
+        data = read_json(path)
         try:
             rendering = PromptOptions(**data.pop("rendering"))
             card = ConductorCard(rendering=rendering, **data)
@@ -105,25 +112,19 @@ class ConductorCard:
 
 
 def card_path(policy_path: Path) -> Path:
-    """Return the path of a policy's card: in its folder, or beside its GGUF file under its name."""
-    return (
-        policy_path.with_suffix(".json")
-        if policy_path.suffix == SUFFIX
-        else policy_path / CARD_FILE
-    )
+    """Return the path of the card: in a policy's folder, or beside a GGUF file with its name."""
+    if policy_path.suffix == SUFFIX:
+        return policy_path.with_suffix(".json")
+    return policy_path / CARD_FILE
 
 
 def is_policy(policy_path: Path) -> bool:
     """Return True if the path is a trained conductor: a folder with a card, or a GGUF file."""
-    return (
-        policy_path.is_file()
-        if policy_path.suffix == SUFFIX
-        else (policy_path / CARD_FILE).is_file()
-    )
+    return (policy_path if policy_path.suffix == SUFFIX else policy_path / CARD_FILE).is_file()
 
 
 def open_policy(policy_path: Path) -> tuple[Client, ConductorCard, str]:
-    """Return the model, its card, and its name with the version of its weights.
+    """Return the model, its card, and its name with a digest of its weights.
 
     Raises:
         ConfigError: a file is missing or cannot be used.
@@ -134,11 +135,8 @@ def open_policy(policy_path: Path) -> tuple[Client, ConductorCard, str]:
 
         model, weights, kind = GgufClient.open(policy_path), [policy_path], "llama.cpp"
     else:
-        model, weights, kind = (
-            EmbeddedClient.open(policy_path),
-            _weight_files(policy_path),
-            "embedded",
-        )
+        model, kind = EmbeddedClient.open(policy_path), "embedded"
+        weights = _weight_files(policy_path)
     version = hashlib.sha256()
     for each in weights:
         with each.open("rb") as file:

@@ -1,12 +1,12 @@
 """Qwen2 in numpy: one sequence at a time, in float32.
 
-Qwen2 (arXiv:2407.10671, section 2.2): RMSNorm, rotary positions (arXiv:2104.09864), grouped-query
-attention with biases, SwiGLU. Deviation: sliding windows and scaled positions are refused.
+Qwen2 (arXiv:2407.10671, section 2.2) has RMSNorm, rotary positions (arXiv:2104.09864),
+grouped-query attention with biases, and SwiGLU. Sliding windows and scaled positions are refused.
 
-At this size the cost of a token is its number of numpy calls, not arithmetic, so constants are
-folded into the matrices at load: the norms' weights and the scale of the scores into the matrices
-that follow, q, k and v into one matrix, gate and up into another. The halves of a head that rotary
-positions pair are interleaved, so that rotating them is one product of complex numbers.
+At this size the cost of a token is the number of numpy calls, not arithmetic, so constants are
+folded into the matrices when they are loaded: the norms' weights and the scale of the scores into
+the matrices that follow, q, k and v into one matrix, gate and up into another. The halves of a head
+that rotary positions pair are interleaved, so that rotating them is one product of complex numbers.
 
 Axes: t new tokens, c all tokens so far, d hidden, h query heads, k key heads, g query heads of one
 key head, e entries of a head, f inner entries of the MLP, v vocabulary.
@@ -29,31 +29,37 @@ _HALF = np.float32(0.5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Qwen2Config:
-    """The fields of config.json of a Qwen2 model."""
+    """The sizes and options of a Qwen2 model, from its config.json."""
 
     vocabulary: int
     hidden: int
     inner: int
     layers: int
     heads: int
+    """Number of query heads."""
     key_heads: int
+    """Number of heads of keys and values."""
     positions: int
-    """The most tokens of a sequence."""
+    """Maximum tokens of a sequence."""
     epsilon: float
+    """Added to the mean square in RMSNorm."""
     theta: float
+    """The base of the rotary frequencies."""
     ties_embeddings: bool
-    """Whether the output head is the embedding."""
+    """True if the output head is the embedding matrix."""
 
     def __post_init__(self) -> None:
         sizes = (self.vocabulary, self.hidden, self.inner, self.layers, self.positions)
         if min(*sizes, self.heads, self.key_heads) < 1:
             raise ValueError("a size is not positive")
         if self.hidden % (2 * self.heads) or self.heads % self.key_heads:
-            raise ValueError("its heads do not divide its hidden size, or its key heads its heads")
+            raise ValueError(
+                "hidden / heads is not an even number, or heads / key heads not a whole one"
+            )
 
     @property
     def head(self) -> int:
-        """Entries of one head."""
+        """Number of entries of one head."""
         return self.hidden // self.heads
 
     @classmethod
@@ -61,7 +67,7 @@ class Qwen2Config:
         """Read the content of a config.json.
 
         Raises:
-            ConfigError: the model is no Qwen2, or uses a feature that is not supported here.
+            ConfigError: the model is not a Qwen2, or uses a feature that is not supported.
         """
         try:
             _check_config(config)
@@ -94,13 +100,13 @@ def _check_config(config: Mapping[str, Any]) -> None:
             "a Llama is served by llama.cpp: write it as a file with `batuta train export`, and "
             "name that file"
         )
-    wanted = {
+    settings = {
         "model_type": (config["model_type"], "qwen2"),
         "hidden_act": (config.get("hidden_act", "silu"), "silu"),
         "use_sliding_window": (bool(config.get("use_sliding_window")), False),
         "rope_type": (_rope_settings(config).get("rope_type", "default"), "default"),
     }
-    for name, (value, computed) in wanted.items():
+    for name, (value, computed) in settings.items():
         if value != computed:
             raise ConfigError(
                 f"config.json sets {name} to {value!r}; the embedded model computes only "
@@ -110,7 +116,7 @@ def _check_config(config: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layer:
-    """One layer's matrices, for products with a row vector on their left."""
+    """The matrices of one layer, to be multiplied by a row vector from the left."""
 
     qkv: Floats
     """(d, (h + 2k) e)"""
@@ -126,7 +132,7 @@ class _Layer:
 
 @final
 class KVCache:
-    """The keys and values of one sequence."""
+    """The keys and values of one sequence, each (layer, k, room, e)."""
 
     def __init__(self, shape: Qwen2Config, room: int) -> None:
         """Allocate memory for `room` tokens."""
@@ -134,7 +140,7 @@ class KVCache:
         self.keys: Floats = np.empty(size, np.float32)
         self.values: Floats = np.empty(size, np.float32)
         self.length = 0
-        """Tokens seen so far."""
+        """Number of tokens so far."""
 
 
 @final
@@ -158,7 +164,7 @@ class Qwen2:
     def logits(self, tokens: Sequence[int], cache: KVCache) -> Floats:
         """Append `tokens` to the sequence in `cache`; return the logits of the next token: (v).
 
-        Several tokens at once give the same logits as one by one, but faster.
+        Several tokens in one call give the same logits as one call for each, but faster.
         """
         hidden = self._embedding[tokens]
         seen = slice(cache.length, cache.length + len(tokens))
@@ -173,7 +179,7 @@ class Qwen2:
         return self._rms_norm(hidden[-1:])[0] @ self._head
 
     def _rms_norm(self, hidden: Floats) -> Floats:
-        """Return RMSNorm without its weight."""
+        """Return the RMSNorm of each row, (t, d), without the norm's weight."""
         mean_square = np.vecdot(hidden, hidden) / self.shape.hidden
         return hidden / np.sqrt(mean_square + self.shape.epsilon)[:, None]
 
@@ -207,13 +213,19 @@ class Qwen2:
 
 
 def _mask_future(scores: Floats) -> None:
-    """Mask the tokens after each new token; the new ones are the last of axis c."""
+    """Set to minus infinity the scores (…, t, c) of tokens that follow each new token.
+
+    The new tokens are the last t of axis c.
+    """
     t, c = scores.shape[-2:]
     scores[..., np.triu(np.ones((t, c), np.bool_), c - t + 1)] = -np.inf
 
 
 def _gated_activation(gate_up: Floats) -> Floats:
-    """Return SwiGLU: silu(gate) times up; silu(x) = x (1 + tanh(x / 2)) / 2 cannot overflow."""
+    """Return SwiGLU, silu(gate) times up: (t, f).
+
+    silu(x) = x (1 + tanh(x / 2)) / 2 cannot overflow.
+    """
     inner = gate_up.shape[1] // 2
     half = gate_up[:, :inner] * _HALF
     gated = np.tanh(half)
@@ -229,7 +241,6 @@ def _fold_norm(norm: Floats, matrix: Floats) -> Floats:
 
 
 def _load_layer(shape: Qwen2Config, tensors: Tensors, index: int) -> _Layer:
-    """Return the matrices of one layer."""
     d, e, f = shape.hidden, shape.head, shape.inner
     sizes = {"q": shape.heads * e, "k": shape.key_heads * e, "v": shape.key_heads * e}
 
@@ -253,7 +264,7 @@ def _load_layer(shape: Qwen2Config, tensors: Tensors, index: int) -> _Layer:
 
 
 def _interleave_halves(rows: Floats, head: int) -> Floats:
-    """Return each head's rows in the order 0, e/2, 1, e/2 + 1…: the pairs that rotate together."""
+    """Return each head's rows in the order 0, e/2, 1, e/2 + 1…, in pairs that rotate together."""
     halves = rows.reshape(-1, 2, head // 2, *rows.shape[1:])
     return halves.swapaxes(1, 2).reshape(rows.shape)
 

@@ -22,6 +22,7 @@ from batuta.lab.train.auto_training import (
     choose_settings,
     count_held_out,
 )
+from batuta.lab.train.episodes import render_user_prompt
 from batuta.lab.train.fitting import TrainingExample, fit_examples
 from batuta.lab.train.found_workflows import (
     LEAST_STEPS,
@@ -37,7 +38,6 @@ from batuta.lab.train.found_workflows import (
 )
 from batuta.lab.train.questions import draw_held_out, draw_questions
 from batuta.lab.train.supervision import StageClock
-from batuta.lab.train.warmup import render_user_prompt
 from batuta.lab.worlds import draw_tasks, rehearsal_pool
 from lab.train.stage import LIBRARIES, settings
 

@@ -8,12 +8,12 @@ from transformers import AutoTokenizer
 
 from batuta.embedded.policy import ConductorCard
 from batuta.errors import ConfigError
-from batuta.lab.train.conductor_training import policy_card
 from batuta.lab.train.device import choose_attention
 from batuta.lab.train.model import (
     load_policy,
     make_model,
     make_tokenizer,
+    policy_card,
     read_tokenizer,
     save_stage,
 )

@@ -14,6 +14,7 @@ from batuta.core import Plan, Pool, Reply, Round, StepRun, TimeSpan, Worker, Wor
 from batuta.lab import worlds
 from batuta.lab.learners.random_workflows import random_workflow
 from batuta.lab.train import fitting
+from batuta.lab.train.episodes import render_user_prompt
 from batuta.lab.train.fitting import TrainingExample, add_gradients, fit_examples
 from batuta.lab.train.model import END, PAD, make_model, make_tokenizer
 from batuta.lab.train.settings import WarmupSettings
@@ -21,7 +22,6 @@ from batuta.lab.train.warmup import (
     ROLE_ASSIGNMENTS,
     apply_role_assignment,
     draw_hints,
-    render_user_prompt,
     warmup_texts,
 )
 from batuta.language import ACCEPTED, PromptOptions, parse_workflow

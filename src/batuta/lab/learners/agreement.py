@@ -1,10 +1,10 @@
 """Inputs that describe how far answers agree, without naming the workers that gave them.
 
-A dozen numbers describe each answer after some draws: the strength of the workers that gave it, and
-of those that gave another one, and whether a worker repeats itself. None of them names a worker, so
-their weights can be learned on other pools and questions. `agreement_prior.json` has the weights
-fitted on recorded pools (`recipes/selector/fit_prior.py`), towards which a pool's own weights are
-shrunk.
+Sixteen numbers describe each answer after some draws, such as the strength of the workers that gave
+the answer and of the workers that gave another answer, and whether a worker repeats itself. None of
+them names a worker, so their weights can be learned on other pools and questions.
+`agreement_prior.json` has the weights fitted on recorded pools (`recipes/selector/fit_prior.py`),
+towards which a pool's own weights are shrunk.
 
 Axes: n questions, k draws, m workers, f inputs, g inputs of the stopping rule.
 """
@@ -37,7 +37,7 @@ STOPPING_INPUTS = (
 )  # fmt: skip
 """Names of the inputs that `stopping_inputs` returns, in order."""
 _MISSING_WORKER = -4.0
-"""The log-odds that stand for a missing worker."""
+"""The log-odds used in place of a missing worker's."""
 
 
 def agreement_inputs(
@@ -46,7 +46,7 @@ def agreement_inputs(
     """Return the inputs of each draw's answer, (n, k, f).
 
     Args:
-        worker_nk: the worker of each draw; -1 for none.
+        worker_nk: the worker of each draw; -1 if there was no draw.
         answer_nk: codes of the answers, equal for equal answers; -1 for no answer.
         odds_nm: each worker's expected credit, as log-odds.
         collisions: the rate at which two wrong answers are equal, in [0, 1].
@@ -104,7 +104,7 @@ def stopping_inputs(
     """Return the inputs of the decision to draw again, (n, g).
 
     Args:
-        prob_n: the probability that the leading answer is right.
+        prob_n: the probability that the leading answer is correct.
         rival_n: the probability of the likeliest other answer.
         odds_nm: each worker's expected credit, as log-odds.
         next_n: the worker of the next draw.
@@ -131,12 +131,12 @@ def stopping_inputs(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AgreementPrior:
-    """Weights of agreement and stopping that were fitted on other pools."""
+    """Weights of agreement and of the stopping rule that were fitted on other pools."""
 
     weights_kf: Floats
-    """Weights of `AGREEMENT_INPUTS` by number of draws, from one."""
+    """Weights of `AGREEMENT_INPUTS`, a row for each number of draws from one."""
     onward_kg: Floats
-    """Weights of `STOPPING_INPUTS` by number of draws."""
+    """Weights of `STOPPING_INPUTS`, a row for each number of draws from one."""
 
     def __post_init__(self) -> None:
         shapes = (self.weights_kf.shape[1:], self.onward_kg.shape[1:])
@@ -144,15 +144,15 @@ class AgreementPrior:
             raise ValueError(f"a prior of shapes {shapes} does not fit its inputs")
 
     def weights(self, count: int) -> Floats:
-        """Return the weights after `count` draws; beyond the last number, those of the last."""
+        """Return the weights after `count` draws, (f,); the last row also serves more draws."""
         return self.weights_kf[min(count, len(self.weights_kf)) - 1]
 
     def onward(self, count: int) -> Floats:
-        """Return the stopping rule's weights after `count` draws."""
+        """Return the stopping rule's weights after `count` draws, (g,)."""
         return self.onward_kg[min(count, len(self.onward_kg)) - 1]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the weights by name of their input."""
+        """Return the weights by the names of their inputs."""
         return {
             "draws": len(self.weights_kf),
             "agreement": dict(zip(AGREEMENT_INPUTS, self.weights_kf.T.tolist(), strict=True)),

@@ -1,12 +1,12 @@
-"""The probability that each of several answers is right, and whether to ask for another one.
+"""The probability that each of several answers is correct, and whether to draw another answer.
 
 Answers are drawn one after another. After each draw, a logistic regression on agreement and on the
 workers gives every answer a probability of being correct. The weights of agreement are shrunk
 towards those of other pools (`agreement`); the weights of single workers are learned from the
-pool's own labels if these suffice. The likeliest answer leads. Whether to draw again is a problem
-of optimal stopping, solved backwards by regression as in Longstaff and Schwartz, "Valuing American
-Options by Simulation" (2001): the gain of continuing on the training questions, less the price of
-its draws, is regressed on the state, and the draws end where the prediction is not positive.
+pool's own labels if there are enough. The likeliest answer leads. Whether to draw again is a
+problem of optimal stopping, solved backwards by regression as in Longstaff and Schwartz, "Valuing
+American Options by Simulation" (2001): the gain of continuing on the training questions, less the
+price of the draws, is regressed on the state; draws end where the predicted gain is not positive.
 
 Credit is the score of an answer, from 0 to 1; the costs of calls are in credit too.
 
@@ -49,19 +49,19 @@ def log_odds(expected_nm: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawOrder:
-    """The order of draws: the worker of greatest expected credit less penalties comes next."""
+    """The order of draws: next comes the worker with the highest expected credit less penalties."""
 
     again: float
-    """The penalty, in credit, for each earlier draw of a worker."""
+    """The penalty, in credit, for each earlier draw of the same worker."""
     thrift: float = 0.0
-    """The penalty, in credit, per average-call cost."""
+    """The penalty, in credit, for a call of average cost."""
 
     def next_worker(
         self, expected_nm: Floats, drawn_nm: Integers, most_nm: Integers, calls_worth_m: Floats
     ) -> Integers:
-        """Return the worker to draw next for each question, (n,); -1 if none is left.
+        """Return the worker to draw next for each question, (n,); -1 if no worker may be drawn.
 
-        `drawn_nm` is how often each worker was drawn, `most_nm` how often it may be.
+        `drawn_nm` is how often each worker was drawn, `most_nm` how often it may be drawn.
         `calls_worth_m` is each worker's cost as a multiple of the average call.
         """
         value_nm = expected_nm - self.again * drawn_nm - self.thrift * calls_worth_m
@@ -76,21 +76,22 @@ class AnswerDraws:
     """Answers in the order in which they were drawn."""
 
     worker_nk: Integers
-    """The worker of each draw; -1 if none was left."""
+    """The worker of each draw; -1 if there was no draw."""
     answer_nk: Integers
     """Codes of the answers, equal for equal answers; -1 for no answer."""
     odds_nm: Floats
+    """Expected credit of each worker before any draw, as log-odds."""
     cost_m: Floats
     """The cost of a call of each worker, in credit."""
     collisions: float
     """The rate at which two wrong answers are equal."""
     evidence_nk: Floats | None = None
-    """Added by checks to the log-odds that each answer is right; None for no checks."""
+    """Log-odds that checks of each answer add; None if answers are not checked."""
 
     def posterior_inputs(self, count: int, *, named: bool) -> Floats:
-        """Return the inputs of each of the first draws, (n, count, f).
+        """Return the inputs of each of the first `count` draws, (n, count, f).
 
-        With `named` they include inputs of the single workers.
+        With `named` they include inputs of single workers.
         """
         worker_nk, answer_nk = self.worker_nk[:, :count], self.answer_nk[:, :count]
         general = agreement_inputs(worker_nk, answer_nk, self.odds_nm, self.collisions)
@@ -118,7 +119,7 @@ class AnswerDraws:
     def stopping_state(
         self, found: LeadingAnswer, count: int, next_n: Integers, *, named: bool
     ) -> Floats:
-        """Return the inputs of the decision to draw `next_n` after that many draws, (n, g)."""
+        """Return the inputs of the decision to draw `next_n` after `count` draws, (n, g)."""
         who_n = np.maximum(next_n, 0)
         again_n = (self.worker_nk[:, :count] == who_n[:, None]).any(axis=1)
         general = stopping_inputs(
@@ -139,15 +140,16 @@ class LeadingAnswer:
     draw_n: Integers
     """The first draw that gave the leading answer."""
     prob_n: Floats
-    """The probability that it is right."""
+    """The probability that the leading answer is correct."""
     rival_n: Floats
     """The probability of the likeliest other answer; 0 if there is none."""
 
 
 def find_leading_answer(draws: AnswerDraws, prob_nk: Floats, margin: float) -> LeadingAnswer:
-    """Find the leading answer among the first draws; no answer leads only if there is no other.
+    """Find the leading answer among the draws that `prob_nk` has.
 
-    `margin` is how much likelier another answer must be than one that the best worker gave.
+    A draw without an answer leads only if all draws have none. `margin` is by how much another
+    answer must be likelier than the answer of the best worker to lead.
     """
     count = prob_nk.shape[1]
     answer_nk, worker_nk = draws.answer_nk[:, :count], draws.worker_nk[:, :count]
@@ -165,24 +167,24 @@ def find_leading_answer(draws: AnswerDraws, prob_nk: Floats, margin: float) -> L
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class AnswerPosterior:
-    """The weights of answers and the stopping rule."""
+    """The fitted weights of answers and of the stopping rule."""
 
     weights_kf: Floats
-    """Weights of the answers' inputs, by number of draws, from one."""
+    """Weights of the answers' inputs, a row for each number of draws from one."""
     onward_kg: Floats
-    """Weights of the state, by number of draws; the product is the continuation value: the expected
-    gain of drawing again, in credit."""
+    """Weights of the stopping rule's inputs, a row for each number of draws; their product with the
+    inputs is the expected gain of drawing again, in credit."""
     order: DrawOrder
     margin: float = 0.0
     """The margin of `find_leading_answer`."""
 
     @property
     def named(self) -> bool:
-        """True if there are weights of single workers."""
+        """True if there are weights of single workers for the answers."""
         return self.weights_kf.shape[1] > len(AGREEMENT_INPUTS)
 
     def lead(self, draws: AnswerDraws, count: int) -> LeadingAnswer:
-        """Return the leading answer after that many draws."""
+        """Return the leading answer after `count` draws."""
         inputs = draws.posterior_inputs(count, named=self.named)
         odds_nk: Floats = inputs @ self.weights_kf[count - 1]
         if draws.evidence_nk is not None:
@@ -193,7 +195,7 @@ class AnswerPosterior:
     def should_continue(
         self, draws: AnswerDraws, found: LeadingAnswer, count: int, next_n: Integers
     ) -> NDArray[np.bool_]:
-        """Return whether to draw `next_n` after that many draws, (n,)."""
+        """Return whether to draw the worker `next_n` after `count` draws, (n,)."""
         named = self.onward_kg.shape[1] > len(STOPPING_INPUTS)
         state = draws.stopping_state(found, count, next_n, named=named)
         return (state @ self.onward_kg[count - 1] > 0) & (next_n >= 0)
@@ -201,7 +203,7 @@ class AnswerPosterior:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PosteriorForm:
-    """How freely the weights follow a pool's own labels."""
+    """How closely the weights follow a pool's own labels."""
 
     named: bool
     """True if weights of single workers are learned."""
@@ -215,7 +217,7 @@ class PosteriorForm:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingDraws:
-    """Training questions with all their draws."""
+    """Training questions with all of their draws."""
 
     draws: AnswerDraws
     credit_nk: Floats
@@ -223,7 +225,7 @@ class TrainingDraws:
     order: DrawOrder
 
     def next_n(self, count: int) -> Integers:
-        """Return the worker of the draw after that many; -1 if there is none."""
+        """Return the worker of the draw after `count` draws, (n,); -1 if there is none."""
         if count >= self.credit_nk.shape[1]:
             return np.full(len(self.credit_nk), -1)
         return self.draws.worker_nk[:, count]
@@ -234,7 +236,7 @@ class TrainingDraws:
         return np.where(worker_nk >= 0, self.draws.cost_m[worker_nk], 0.0)
 
     def simulate_stopping(self, belief: AnswerPosterior) -> tuple[Floats, Integers]:
-        """Return the credit and the number of draws of each question under that posterior, (n,)."""
+        """Return each question's credit and number of draws by the stopping rule, both (n,)."""
         most = self.credit_nk.shape[1]
         earned_n, draws_n = np.zeros(len(self.credit_nk)), np.zeros(len(self.credit_nk), int)
         for count in range(1, most + 1):
@@ -250,7 +252,7 @@ class TrainingDraws:
     ) -> tuple[Floats, ...]:
         """Return each answer's probability, (n, count), after each number of draws from one.
 
-        `half_n` is 0 or 1: each half is predicted by a regression on the other one, with weights
+        `half_n` is 0 or 1: each half is predicted by a regression on the other half, with weights
         that are shrunk towards the prior.
         """
         found: list[Floats] = []
@@ -271,7 +273,7 @@ class TrainingDraws:
         form: PosteriorForm,
         prior: AgreementPrior,
     ) -> tuple[Floats, HeldOutCredit]:
-        """Return the stopping rule (k, g), and its credit on questions that it was not fitted on.
+        """Return the stopping rule, (k, g), and its credit on questions to which it was not fitted.
 
         `probabilities` is what `cross_fit` returned for the same halves and form.
         """
@@ -295,22 +297,14 @@ class TrainingDraws:
 
     def fit_weights(self, form: PosteriorForm, prior: AgreementPrior) -> Floats:
         """Return the weights of the answers by number of draws, fitted on all questions: (k, f)."""
-        return np.stack(
-            [
-                _fit_weights(
-                    self.draws.posterior_inputs(count, named=form.named),
-                    self.credit_nk,
-                    form,
-                    prior,
-                )
-                for count in _draw_counts(self.credit_nk.shape[1])
-            ]
-        )
+        counts = _draw_counts(self.credit_nk.shape[1])
+        inputs = (self.draws.posterior_inputs(count, named=form.named) for count in counts)
+        return np.stack([_fit_weights(each, self.credit_nk, form, prior) for each in inputs])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldOutCredit:
-    """The credit of drawing and stopping on questions that were not used for fitting."""
+    """The credit and cost of each question under a rule that was not fitted to the question."""
 
     earned_n: Floats
     spent_n: Floats
@@ -323,7 +317,10 @@ class HeldOutCredit:
 
 
 def collision_rate(answers_qms: Integers, credit_qms: Floats) -> float:
-    """Return how often the wrong first answers of two workers are equal; 1/2 if there are none."""
+    """Return how often the wrong first answers of two workers are equal, in (0, 1).
+
+    One equal pair of two is added to the pairs, so the rate without any pair is 1/2.
+    """
     answer_qm, credit_qm = answers_qms[:, :, 0], credit_qms[:, :, 0]
     wrong_qm = (credit_qm < CREDIT_MARGIN) & (answer_qm >= 0)
     alike, pairs = 1.0, 2.0
@@ -339,7 +336,7 @@ def _draw_counts(most: int) -> range:
 
 
 def _pad_with_zeros(prior_f: Floats, width: int) -> Floats:
-    """Return the shipped weights, followed by zeros for those of single workers."""
+    """Return the weights of the prior, followed by zeros for the weights of single workers."""
     return np.concatenate([prior_f, np.zeros(width - len(prior_f))])
 
 
@@ -356,7 +353,7 @@ def _fit_weights(
 
 
 def _cross_fit_gain(state_ng: Floats, win_n: Floats, half_n: Integers, centre_g: Floats) -> Floats:
-    """Return the expected gain of drawing again, predicted by the other half."""
+    """Return the expected gain of drawing again, (n,), predicted by fits to the other half."""
     expected_n = np.empty(len(win_n))
     for half in (0, 1):
         ours = half_n == half

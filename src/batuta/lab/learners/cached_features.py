@@ -1,4 +1,4 @@
-"""Features of the same texts for many methods, computed once per text."""
+"""Features of texts that many methods share, computed once for each text."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from batuta.conductors.features import Features, Floats, SavedFeatures
 from batuta.conductors.hashed_ngrams import HashedNgrams, SparseRow
 
 MAX_CACHED_TEXTS = 20_000
-"""The most texts that are cached; the least recently used are dropped."""
+"""Maximum number of cached texts; the least recently used are dropped."""
 MAX_CACHED_FITS = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CachedFeatures:
-    """Features whose counts, fits and vectors are computed once and cached.
+    """Features that compute counts, fits and vectors once and cache them.
 
-    They serve evaluations, which give the same questions to a dozen methods and split them anew for
-    each seed. Saving them saves the plain features.
+    Evaluations use them, as they give the same questions to a dozen methods and split the questions
+    anew for each seed. `save` saves the plain features.
     """
 
     features: HashedNgrams = HashedNgrams()
@@ -46,7 +46,7 @@ class CachedFeatures:
         object.__setattr__(self, "_fitted", fitted)
 
     def __reduce__(self) -> tuple[Callable[..., Features], tuple[HashedNgrams]]:
-        """Start with an empty cache in another process."""
+        """Pickle without the caches, which are empty in another process."""
         return CachedFeatures, (self.features,)
 
     @property
@@ -63,7 +63,7 @@ class CachedFeatures:
         return self._fitted(tuple(texts)) if texts else self.features.fit(texts)
 
     def __call__(self, texts: Sequence[str]) -> Floats:
-        """Raise an error, as these features are not fitted."""
+        """Do as the plain features, which raise an error because they are not fitted."""
         return self.features(texts)
 
     def save(self) -> SavedFeatures:
@@ -106,7 +106,7 @@ _PackedRow = tuple[NDArray[np.uint32], NDArray[np.int16]]
 
 
 def _pack_row(row: SparseRow) -> _PackedRow:
-    """Pack the row into half the memory; counts are small integers, as texts are bounded."""
+    """Return the row in half the memory; counts are small integers, as texts are bounded."""
     indices, counts = row
     return indices.astype(np.uint32), counts.astype(np.int16)
 

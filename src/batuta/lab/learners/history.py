@@ -1,7 +1,7 @@
 """The outcomes of a pool's workers on some questions.
 
-Selectors, routers and cascades are fitted on them. They come from a recorded set
-(`history_from_record`) or from a file with a line per question:
+Selectors, routers and cascades are fitted to such a history. It comes from a recorded set
+(`history_from_record`) or from a file with a line for each question:
 
     {"question": "…", "family": "…", "workers": {"oboe": {"score": 0.5, "usd": 0.002, "runs": 2}}}
 
@@ -37,17 +37,18 @@ class RunSamples:
     """The credit and answer of each single run."""
 
     credit_qms: NDArray[np.float32]
-    """In [0, 1]; NaN if there is no such run or its credit is unknown."""
+    """Credit in [0, 1]; NaN if there is no such run or its credit is unknown."""
     answers_qms: NDArray[np.int32]
-    """Extracted answers, as indices into `answers`; -1 for none."""
+    """Extracted answers, as indices into `answers`; -1 for no answer."""
     answers: tuple[str, ...]
+    """The different answers; answers that differ only in formatting are the same."""
 
     def select(self, index: Any) -> RunSamples:
         """Return the runs that `index` selects from the arrays."""
         return replace(self, credit_qms=self.credit_qms[index], answers_qms=self.answers_qms[index])
 
     def answer_at(self, index: tuple[int, int, int]) -> str | None:
-        """Return the answer of that question, worker and sample, or None."""
+        """Return the answer of that question, worker and sample; None if there is none."""
         code = int(self.answers_qms[index])
         return self.answers[code] if code >= 0 else None
 
@@ -63,9 +64,9 @@ class History:
     usd_qm: NDArray[np.float64]
     """Mean dollars of a call; NaN if unknown."""
     runs_qm: NDArray[np.int32]
-    """The number of runs behind each mean."""
+    """Number of runs behind each mean."""
     families: tuple[str, ...]
-    """The task family of each question; empty if unknown."""
+    """The task family of each question; an empty string if unknown."""
     answers: tuple[tuple[str | None, ...], ...] | None = None
     """The extracted answer of the first run, by question and worker; None if there are no
     answers."""
@@ -86,7 +87,7 @@ class History:
     def select(
         self, questions: QuestionIndices | None = None, workers: Iterable[str] | None = None
     ) -> History:
-        """Return the history of those questions and workers only, in the given order.
+        """Return the history of some questions and workers, in the given order; None: of all.
 
         Raises:
             SourceError: the history does not have one of the workers.
@@ -118,11 +119,11 @@ class History:
         return self if known.all() else self.select(np.flatnonzero(known))
 
     def mean_m(self) -> NDArray[np.float64]:
-        """Return each worker's mean known credit; NaN if none is known."""
+        """Return each worker's mean known credit, (m,); NaN if none is known."""
         return _known_mean(self.scores_qm.astype(np.float64), axis=0)
 
     def best_worker(self) -> WorkerId:
-        """Find the worker with the highest mean credit; ties go to the cheapest, then the first.
+        """Return the worker with the highest mean credit, of several the cheapest, then the first.
 
         Raises:
             SourceError: no score is known.
@@ -169,7 +170,7 @@ def _joined_samples(
 
 @lru_cache(maxsize=8)
 def _canonical_codes(answers: tuple[str, ...]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-    """Return the canonical answers, and the code of each answer; the last one, -1, is for none."""
+    """Return the canonical answers and each answer's code; the last code, -1, is for none."""
     numbers: dict[str, int] = {}
     canonical = (canonical_answer(answer) for answer in answers)
     codes = [numbers.setdefault(form, len(numbers)) if form else -1 for form in canonical]
@@ -177,7 +178,11 @@ def _canonical_codes(answers: tuple[str, ...]) -> tuple[tuple[str, ...], NDArray
 
 
 def write_history(history: History, path: Path) -> None:
-    """Write the file that `read_history` reads."""
+    """Write the file that `read_history` reads.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
     lines = (orjson.dumps(_line_json(history, q)) for q in range(len(history.questions)))
     with report_unwritable(path):
         path.write_bytes(b"".join(line + b"\n" for line in lines))
@@ -212,17 +217,14 @@ def _build_history(lines: Sequence[OutcomeLine]) -> History:
             credit_qms[q, m, : len(recorded)] = outcome.scores[: len(recorded)]
             answers_qms[q, m, : len(recorded)] = [codes.get(answer, -1) for answer in recorded]
     samples = _joined_samples(credit_qms, answers_qms, tuple(texts)) if depth else None
-    families = tuple(line.family for line in lines)
-    questions = tuple(line.question for line in lines)
-    answers = samples and _first_answers(samples)
     return History(
-        questions=questions,
+        questions=tuple(line.question for line in lines),
         workers=workers,
         scores_qm=scores_qm,
         usd_qm=usd_qm,
         runs_qm=runs_qm,
-        families=families,
-        answers=answers,
+        families=tuple(line.family for line in lines),
+        answers=samples and _first_answers(samples),
         samples=samples,
     )
 
@@ -245,7 +247,6 @@ def _outcome_json(history: History, q: int, m: int) -> dict[str, Any]:
 
 
 def _first_answers(samples: RunSamples) -> tuple[tuple[str | None, ...], ...]:
-    """Return each first run's answer."""
     stated: tuple[str | None, ...] = (*samples.answers, None)  # -1 is the last index
     codes: list[list[int]] = samples.answers_qms[:, :, 0].tolist()
     return tuple(tuple(stated[code] for code in row) for row in codes)

@@ -1,4 +1,4 @@
-"""Random well-formed workflows, like those of an untrained conductor.
+"""Random well-formed workflows.
 
 The SFT warm-up teaches the syntax with them; evaluations compare a trained conductor with them.
 """
@@ -25,6 +25,7 @@ from batuta.core.conductor import NULL_LISTENER
 from batuta.language import render_workflow
 
 SOLUTION, PLAN, FACTS = "solution", "plan", "facts"
+"""What a step may produce."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class SubtaskTemplate:
     instruction: str
     produces: str = SOLUTION
     needed_solutions: int = 0
-    """The number of solutions that the step must read for the subtask to make sense."""
+    """Minimum number of solutions that the step must read for the subtask to make sense."""
 
 
 SUBTASK_TEMPLATES = (
@@ -99,12 +100,13 @@ FREE_PHRASINGS: Mapping[str, tuple[str, ...]] = {
         "Judge between the solutions",
     ),
 }
-"""Forty wordings of subtasks, by the plain one; the vocabulary of the `free` option."""
+"""Forty wordings of subtasks, by the plain wording."""
 MANNER_PHRASES = {"by the plan": PLAN, "from the facts": FACTS, "independently": None}
-"""Additions to a subtask, and what the step must have read for them."""
+"""Additions to a subtask, and what the step must have read for each; None: nothing."""
 _MANNER_RATE = 0.15
+"""The probability of an addition."""
 _READ_RATE = 0.6
-"""The probability that a step reads a certain earlier one."""
+"""The probability that a step reads a certain earlier step."""
 _ACCEPT_RATE = 0.3
 """The probability that a later round accepts the answer."""
 
@@ -112,7 +114,7 @@ _ACCEPT_RATE = 0.3
 def _random_template(
     rng: Random, read: Sequence[str] = (), *, last: bool = False
 ) -> SubtaskTemplate:
-    """Draw a subtask that makes sense after what was read; the last one produces a solution."""
+    """Draw a subtask that makes sense after reading `read`; the last step's produces a solution."""
     solutions = read.count(SOLUTION)
     fitting = [
         d
@@ -125,7 +127,7 @@ def _random_template(
 def _random_subtask(
     rng: Random, template: SubtaskTemplate, read: Sequence[str] = (), *, free: bool = False
 ) -> str:
-    """Word the subtask, sometimes with an addition; `free` chooses one of many wordings."""
+    """Word the subtask, sometimes with an addition; `free` draws one of several wordings."""
     manners = [words for words, needs in MANNER_PHRASES.items() if needs is None or needs in read]
     manner = f" {rng.choice(manners)}" if rng.random() < _MANNER_RATE else ""
     if free:
@@ -141,9 +143,9 @@ def random_workflow(
     revise: bool = False,
     free: bool = False,
 ) -> Workflow:
-    """Draw a workflow of 1 to `max_steps` steps; with `revise`, some steps read the last round.
+    """Draw a workflow of 1 to `max_steps` steps.
 
-    With `free` a subtask has one of the forty `FREE_PHRASINGS`.
+    With `revise` some steps read the previous round; with `free` subtasks have `FREE_PHRASINGS`.
 
     Workers, number of steps, access lists and subtasks are random, but each subtask makes sense in
     its position: a solution exists before it is verified, and the last step answers.
@@ -171,14 +173,14 @@ def random_workflow(
 
 @dataclass(frozen=True, slots=True)
 class RandomConductor:
-    """A conductor that writes a random workflow, the same one for equal seeds."""
+    """A conductor that writes a random workflow, the same for equal seeds and questions."""
 
     name: str = "random"
 
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Plan a random workflow; in a later round, sometimes accept the answer."""
+        """Plan a random workflow, or in a later round sometimes accept the answer."""
         rng = Random(
             f"{context.seed} {context.sample} {len(context.previous)} {context.question.text}"
         )

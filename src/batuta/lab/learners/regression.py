@@ -17,13 +17,16 @@ Floats = NDArray[np.floating[Any]]
 _NEWTON_STEPS = 12
 _HALVINGS = 8
 _TOLERANCE = 1e-6
-"""The improvement in loss per row below which the fit has converged."""
+"""The fit has converged if a step reduces the loss by less than this for each row."""
 _MAX_LOG_ODDS = 30.0
 """Log-odds beyond which a probability counts as 0 or 1."""
 
 
 def fit_linear(state_ng: Floats, win_n: Floats, centre_g: Floats, penalty: float) -> Floats:
-    """Return the weights of a ridge regression towards the centre: (g,)."""
+    """Return the weights, (g,), of a ridge regression of `win_n` on the state.
+
+    `penalty` is the weight of the squared distance from `centre_g`.
+    """
     ridge = penalty * np.eye(state_ng.shape[1])
     rest_n = win_n - state_ng @ centre_g
     return centre_g + np.linalg.solve(state_ng.T @ state_ng + ridge, state_ng.T @ rest_n)
@@ -32,9 +35,10 @@ def fit_linear(state_ng: Floats, win_n: Floats, centre_g: Floats, penalty: float
 def fit_logistic(
     inputs_nkf: Floats, credit_nk: Floats, centre_f: Floats, penalty_f: Floats
 ) -> Floats:
-    """Return the weights of a logistic regression with a ridge towards the centre: (f,).
+    """Return the weights, (f,), of a logistic regression of credit, in [0, 1], on the inputs.
 
-    Newton steps that do not reduce the loss are halved.
+    `penalty_f` is the weight of the squared distance from `centre_f`. Newton steps that increase
+    the loss are halved.
     """
     x_rf = inputs_nkf.reshape(-1, inputs_nkf.shape[2])
     y_r = credit_nk.reshape(-1)

@@ -1,10 +1,10 @@
 """Fits a selector to a history: features, each worker's expected credit, and the guard.
 
 Expected credit comes from ridge regression and similar questions. A few dozen outcomes, as a
-history has of a newcomer, estimate a worker's credit only to about eight points. Used directly they
-are harmful: the luckiest newcomer becomes the best single worker, and the rewards of its other
-picks are unknown. So an unknown outcome of a newcomer counts as the lower bound of a regression on
-the directions in which well-known workers differ and on the features.
+history has of a newcomer, estimate a worker's credit only to about eight percentage points. Used
+directly they are harmful: the luckiest newcomer becomes the best single worker, and its rewards on
+other questions are unknown. So an unknown outcome of a newcomer counts as the lower bound of a
+regression on the directions in which well-known workers differ and on the features.
 
 The guard is fitted on training questions that are held out twice: in random folds, where similar
 questions remain, and in folds of whole task families, where none does. The gain of leaving the best
@@ -33,16 +33,20 @@ from batuta.errors import SourceError
 from batuta.lab.learners.clustering import k_means_centres, nearest_centre
 from batuta.lab.learners.history import History
 
+Floats = NDArray[np.float32]
+Folds = NDArray[np.signedinteger[Any]]
+"""The fold, family or worker of each question, as a number: (n,)."""
+
 NEWCOMER_SHARE = 0.5
-"""The share of the best known worker's outcomes below which a worker is a newcomer."""
+"""A worker with less than this share of the outcomes of the best-known worker is a newcomer."""
 _FEATURE_OUTCOMES = 2.0
-"""The weight of the prior of a single feature's weight, in outcomes; features have length 1."""
+"""Prior strength of the weight of each feature, in outcomes; features have length 1."""
 
 
 def fit_values(
     workers: Sequence[WorkerId], features_nd: Floats, scores_nm: Floats, smoothing: Smoothing
 ) -> ValueModel:
-    """Fit the estimates to outcomes on training questions; NaN marks unknown ones.
+    """Fit expected credit to outcomes on training questions; NaN marks an unknown outcome.
 
     Raises:
         SourceError: a worker has no outcome.
@@ -70,7 +74,7 @@ def fit_values(
 def _fit_ridge(
     features_nd: Floats, credit_nm: Floats, known_nm: NDArray[np.bool_], penalty: float
 ) -> Floats:
-    """Fit one ridge regression per worker to the questions with a known outcome: (d, m)."""
+    """Return the weights, (d, m), of a ridge regression of each worker on its known outcomes."""
     alike: dict[bytes, list[int]] = {}
     for m in range(known_nm.shape[1]):
         alike.setdefault(known_nm[:, m].tobytes(), []).append(m)
@@ -83,10 +87,8 @@ def _fit_ridge(
     return linear_dm
 
 
-def held_out_values(
-    values: ValueModel, fold_n: NDArray[np.signedinteger[Any]]
-) -> tuple[Floats, Floats]:
-    """Return the values expected of each training question without those of its own fold.
+def held_out_values(values: ValueModel, fold_n: Folds) -> tuple[Floats, Floats]:
+    """Return the values expected for each training question by a fit to the other folds.
 
     Returns:
         Expected credit (n, m) and closeness (n,), as `ValueModel` returns them.
@@ -108,7 +110,7 @@ def held_out_values(
 
 
 def find_newcomers(reward_nm: Floats) -> NDArray[np.bool_]:
-    """Return a mask of the workers with some outcomes, but few: (m,)."""
+    """Return a mask, (m,), of the workers with few outcomes, but at least one."""
     count_m = (~np.isnan(reward_nm)).sum(axis=0)
     return (count_m > 0) & (count_m < NEWCOMER_SHARE * count_m.max())
 
@@ -116,10 +118,9 @@ def find_newcomers(reward_nm: Floats) -> NDArray[np.bool_]:
 def fill_in_newcomers(
     reward_nm: Floats, is_new_m: NDArray[np.bool_], held_nk: Floats, features_nd: Floats
 ) -> NDArray[np.float32]:
-    """Return the rewards with unknown ones of newcomers replaced by a lower bound.
+    """Return the rewards, (n, m), with a lower bound for each unknown reward of a newcomer.
 
-    Each newcomer has an outcome; `held_nk` are the other workers' expected rewards, with each
-    question held out.
+    `held_nk` are the expected rewards of the other workers, each question held out.
     """
     mean_k = np.nanmean(reward_nm[:, ~is_new_m], axis=0)
     less_nk = held_nk - mean_k
@@ -137,12 +138,12 @@ def fill_in_newcomers(
 
 
 ADVANTAGES = (0.0, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2)
-"""Bounds on the advantage that are tried, in credit."""
+"""The bounds on the advantage, in credit, that are tried."""
 _QUANTILES = 30
-"""The number of bounds on closeness that are tried."""
+"""Number of bounds on closeness that are tried."""
 _GAIN_Z = 2.5
-"""Standard errors by which a gain in random folds must exceed 0: the greatest of some two hundred
-bounds exceeds one by chance."""
+"""Number of standard errors by which a gain in random folds must exceed 0: some two hundred bounds
+are tried, and the greatest gain exceeds one standard error by chance."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -152,12 +153,12 @@ class HeldOutTrial:
     value_nm: Floats
     close_n: Floats
     reward_nm: Floats
-    """NaN if unknown."""
+    """The reward of each worker; NaN if unknown."""
     best_n: Workers | int
-    """The best single worker, of all questions or of those not held out with each."""
+    """The best single worker on all questions, or for each question on those of other folds."""
 
     def gain_n(self, guard: SelectorGuard) -> NDArray[np.float64]:
-        """Return what each question earns above the best single worker; 0 where unknown."""
+        """Return the gain of each question over the best single worker, (n,); 0 if unknown."""
         rows = np.arange(len(self.close_n))
         picked = guard(self.value_nm, self.close_n, self.best_n)
         gain_n = self.reward_nm[rows, picked] - self.reward_nm[rows, self.best_n]
@@ -165,14 +166,14 @@ class HeldOutTrial:
 
 
 def fit_guard(
-    random_trial: HeldOutTrial, family_trial: HeldOutTrial, family_n: NDArray[np.signedinteger[Any]]
+    random_trial: HeldOutTrial, family_trial: HeldOutTrial, family_n: Folds
 ) -> SelectorGuard:
     """Return the bounds under which leaving the best single worker most reliably gains.
 
-    Their gain in random folds, less 2.5 standard errors, is the greatest and above 0; their gain on
-    new families is zero or above its standard error. Among equal bounds the strictest are taken, as
-    there is no evidence between questions like the known ones and those of new families. If no
-    bounds qualify, the best single worker always answers.
+    The chosen bounds have the greatest gain in random folds less 2.5 standard errors, which must be
+    above 0; their gain on new families is zero or above its standard error. Among equal bounds the
+    strictest are chosen, as the trials have no questions between those like the known questions and
+    those of new families. If no bounds qualify, the best single worker always answers.
 
     `random_trial` is the trial in random folds, `family_trial` the one in folds of whole families.
     """
@@ -191,21 +192,18 @@ def fit_guard(
     return chosen
 
 
-def wins_on_families(gain_n: NDArray[np.float64], family_n: NDArray[np.signedinteger[Any]]) -> bool:
+def wins_on_families(gain_n: NDArray[np.float64], family_n: Folds) -> bool:
     """Return whether the gains on held-out families are zero, or above their standard error.
 
-    The gain of a single family equals its standard error, and does not suffice.
+    If only one family has a gain, it equals the standard error, and does not suffice.
     """
     gain_f = np.bincount(family_n, gain_n)
     return not gain_f.any() or bool(gain_f.sum() > 1.001 * np.sqrt(np.sum(gain_f**2)))
 
 
-Floats = NDArray[np.float32]
-Folds = NDArray[np.signedinteger[Any]]
-
 FOLDS = 5
 _MIN_QUESTIONS = 20
-"""The fewest questions for fitting and holding out."""
+"""Minimum number of questions for fitting and holding out."""
 _SMOOTHING_GRID = (
     *(Smoothing(neighbours=share) for share in (0.0, 0.5, 1.0)),
     Smoothing(neighbours=1.0, sharpness=0.0),  # all neighbours weigh the same, as in kNN routers
@@ -260,7 +258,7 @@ def fit_selector(
 def mean_reward_picked(reward_nm: Floats, picked_n: NDArray[np.intp]) -> float:
     """Return the mean reward of the workers picked.
 
-    An unknown reward counts as the mean of the known ones on that question; if it were skipped,
+    An unknown reward counts as the mean of the known rewards on that question; if it were skipped,
     hard questions would go to workers about which little is known.
     """
     earned_n = reward_nm[np.arange(len(picked_n)), picked_n]
@@ -271,7 +269,7 @@ def mean_reward_picked(reward_nm: Floats, picked_n: NDArray[np.intp]) -> float:
 
 
 def compute_rewards(history: History, dollar: float) -> Floats:
-    """Return the credit less the price of its dollars (n, m); NaN if unknown.
+    """Return the credit less the price of the dollars, (n, m); NaN if unknown.
 
     Raises:
         SourceError: there are too few questions, or a needed cost is unknown.
@@ -294,12 +292,12 @@ def compute_rewards(history: History, dollar: float) -> Floats:
 
 
 def random_folds(count: int, rng: np.random.Generator) -> Folds:
-    """Return a random fold for each question; all have about the same size."""
+    """Return a random fold for each question, (n,); folds have about the same size."""
     return rng.permutation(count) % FOLDS
 
 
 def grouped_folds(group_n: Folds, rng: np.random.Generator) -> Folds:
-    """Return a fold for each question, each group in one fold; folds are of similar size."""
+    """Return a fold for each question, (n,): each group is in one fold, and sizes are similar."""
     sizes = np.bincount(group_n)
     fold_of, filled = np.zeros(len(sizes), np.int64), np.zeros(FOLDS)
     drawn = rng.permutation(len(sizes))
@@ -310,7 +308,10 @@ def grouped_folds(group_n: Folds, rng: np.random.Generator) -> Folds:
 
 
 def family_numbers(history: History, features_nd: Floats, rng: np.random.Generator) -> Folds:
-    """Return the family of each question as a number; its cluster if families are unknown."""
+    """Return the family of each question as a number, (n,).
+
+    If fewer than `FOLDS` families are known, clusters of the features are used instead.
+    """
     names, family_n = np.unique(np.asarray(history.families), return_inverse=True)
     if len(names) >= FOLDS:
         return family_n
@@ -318,7 +319,7 @@ def family_numbers(history: History, features_nd: Floats, rng: np.random.Generat
 
 
 def _best_elsewhere_n(reward_nm: Floats, fold_n: Folds) -> Folds:
-    """Return the best single worker of the other folds, for each question."""
+    """Return for each question the best single worker on the questions of other folds, (n,)."""
     best_n = np.zeros(len(fold_n), np.int64)
     for fold in np.unique(fold_n):
         others_nm = reward_nm[fold_n != fold]
@@ -330,7 +331,7 @@ def _best_elsewhere_n(reward_nm: Floats, fold_n: Folds) -> Folds:
 def _estimate_newcomers(
     history: History, features_nd: Floats, reward_nm: Floats, fold_n: Folds
 ) -> Floats:
-    """Return the rewards, with the unknown ones of newcomers filled in."""
+    """Return the rewards, (n, m), with estimates of unknown rewards of newcomers."""
     is_new_m = find_newcomers(reward_nm)
     if not is_new_m.any():
         return reward_nm
@@ -342,7 +343,7 @@ def _estimate_newcomers(
 def _choose_smoothing(
     history: History, features_nd: Floats, reward_nm: Floats, fold_n: Folds
 ) -> Smoothing:
-    """Return the smoothing whose picks earn most on random held-out questions."""
+    """Return the smoothing with the highest mean reward on held-out questions."""
 
     def earned(smoothing: Smoothing) -> float:
         values = fit_values(history.workers, features_nd, reward_nm, smoothing)

@@ -1,4 +1,4 @@
 """Trains a conductor's policy: SFT warm-up, distilling, rejection sampling and GRPO.
 
-This is the only package that imports torch at import time.
+Besides three routers of the baselines, only this package imports torch.
 """

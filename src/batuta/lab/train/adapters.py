@@ -1,4 +1,4 @@
-"""Loads LoRA adapters that an earlier training saved, and merges them into their base model."""
+"""Adds LoRA adapters to a model, loads those of an earlier training, and merges them."""
 
 # the libraries' own annotations leave arguments untyped:
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -32,19 +32,21 @@ class SavedAdapters:
     """LoRA adapters saved in a folder or on the hub."""
 
     start: str
+    """The folder or hub repository of the adapters."""
     revision: str | None
+    """The revision of a hub repository; None for its latest one, or for a folder."""
     config: Any
     """The saved PEFT configuration."""
     base: str
-    """The folder or hub id of their base model."""
+    """The folder or hub id of the model that the adapters change."""
 
 
 def find_adapters(
     start: str, revision: str | None, *, local_only: bool = False
 ) -> SavedAdapters | None:
-    """Return the adapters in a folder or hub repository; None if it holds none.
+    """Return the adapters in a folder or hub repository; None if it has none that can be read.
 
-    With `local_only` only local files are read, without the network.
+    With `local_only` a hub repository is read from the local cache, without the network.
 
     Raises:
         ConfigError: the adapters do not name their base model.
@@ -85,14 +87,16 @@ def add_adapters(model: Any, lora: LoraSettings) -> Any:
 
 
 def check_continuation(saved: SavedAdapters, lora: LoraSettings) -> None:
-    """Check that the saved adapters have the rank, scale and kind that the settings ask for.
+    """Check that the saved adapters are LoRA adapters of the shape and scale that `lora` sets.
 
     Raises:
         ConfigError: the adapters differ from the settings.
     """
-    wanted = lora_config(lora)
+    expected = lora_config(lora)
     plain = isinstance(saved.config, LoraConfig)
-    differ = [n for n in _SHAPE_OPTIONS if plain and getattr(saved.config, n) != getattr(wanted, n)]
+    differ = [
+        n for n in _SHAPE_OPTIONS if plain and getattr(saved.config, n) != getattr(expected, n)
+    ]
     if plain and not differ:
         return
     was = f"rank {saved.config.r} and alpha {saved.config.lora_alpha}" if plain else "another kind"
@@ -107,10 +111,12 @@ def check_continuation(saved: SavedAdapters, lora: LoraSettings) -> None:
 def attach_adapters(model: Any, saved: SavedAdapters, lora: LoraSettings | None) -> Any:
     """Add the saved adapters, with their weights, to the model.
 
-    Without `lora` the adapters keep their saved settings; with it they can be trained further.
+    With `lora` the adapters can be trained further; without it they keep their saved settings,
+    which freeze them if they were saved for inference.
 
     Raises:
-        ConfigError: the adapters belong to another model, or differ from `lora`.
+        ConfigError: the adapters are a learned prompt, belong to another model, or differ from
+            `lora`.
     """
     if saved.config.is_prompt_learning:
         raise ConfigError(f"{saved.start} is a learned prompt; only weight adapters can be loaded")
@@ -118,9 +124,9 @@ def attach_adapters(model: Any, saved: SavedAdapters, lora: LoraSettings | None)
         check_continuation(saved, lora)
     adapted = get_peft_model(model, saved.config if lora is None else lora_config(lora))
     weights = load_peft_weights(saved.start, device="cpu", revision=saved.revision)
-    wanted = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+    expected = get_peft_model_state_dict(adapted, save_embedding_layers=False)
     found = set_peft_model_state_dict(adapted, weights)
-    mismatched = sorted({*(wanted.keys() - weights.keys()), *found.unexpected_keys})
+    mismatched = sorted({*(expected.keys() - weights.keys()), *found.unexpected_keys})
     if mismatched:
         raise ConfigError(
             f"the adapters in {saved.start} do not fit the model {saved.base} with these "

@@ -1,10 +1,9 @@
-"""Sampling ahead: the policy writes later steps' batches while workers still answer earlier ones.
+"""Sampling ahead: the policy writes the drafts of later steps while workers answer earlier ones.
 
-Step t learns from a batch written by the weights of step t - `staleness` or newer ones. Batches are
-learned from in the order in which they were written, so a training is repeatable however long
-workers take; it waits for a slow answer only when that is `staleness` steps late. The
-log-probabilities of the weights that wrote a batch are kept, so that the loss has the ratio of new
-to old (PPO).
+A batch is written at most `staleness` steps before the step that learns from it. Steps learn from
+batches in the order in which they were written, so a training is repeatable however long workers
+take, and a step waits only for the answers to its own batch. The log-probabilities of the weights
+that wrote a batch are kept, so that the loss has the ratio of new to old probabilities (PPO).
 """
 
 from __future__ import annotations
@@ -14,48 +13,39 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 import torch
 from transformers import TrainerCallback
 
 from batuta.errors import report_unwritable
-
-
-class WrittenFor(Protocol):
-    """The part of a batch that the queue reads."""
-
-    @property
-    def step(self) -> int:
-        """The step that learns from it."""
-        ...
-
-
-BatchT = TypeVar("BatchT", bound=WrittenFor)
+from batuta.lab.train.shared_prompt import pad_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenBatch:
-    """Completions of one step, and which weights wrote them."""
+    """The completions of one step, and the version of the weights that wrote them."""
 
     step: int
-    """The step that learns from them."""
+    """The step that learns from the batch."""
     version: int
-    """Optimiser steps that the weights which wrote them had taken."""
+    """Number of optimiser steps before the batch was written."""
     rows: dict[str, Any]
-    """In TRL's form, a list for each column."""
+    """One list for each column of TRL's batch, such as `prompt_ids`."""
     logprobs: list[list[float]] | None = None
-    """Log-probabilities of the tokens, in nats; None if TRL uses the inference engine's."""
+    """Log-probability of each completion token, in nats; None if they were not computed."""
 
 
-class AheadQueue(Generic[BatchT]):
-    """Decides when each batch is written.
+class AheadQueue:
+    """Decides when the batch of each step is written.
 
     Invariant: the batch of step t is written by weights of a version with
     t - staleness <= version <= t. Each batch is written once and in order, also after `restore`.
     """
 
-    def __init__(self, staleness: int, steps: int, write: Callable[[int, int], BatchT]) -> None:
+    def __init__(
+        self, staleness: int, steps: int, write: Callable[[int, int], WrittenBatch]
+    ) -> None:
         """Create an empty queue.
 
         A batch is written at most `staleness` steps before it is learned from, and never for a step
@@ -65,23 +55,23 @@ class AheadQueue(Generic[BatchT]):
         self._staleness = staleness
         self._steps = steps
         self._write = write
-        self._ready: deque[BatchT] = deque()
+        self._ready: deque[WrittenBatch] = deque()
 
-    def take(self, step: int) -> BatchT:
-        """Write all batches that may be written now, and return the one of that step."""
+    def take(self, step: int) -> WrittenBatch:
+        """Write all batches that may be written now, and return the batch of that step."""
         while self._ready and self._ready[0].step < step:
             self._ready.popleft()
-        upto = max(step, min(step + self._staleness, self._steps - 1))
-        for later in range(step + len(self._ready), upto + 1):
+        last = max(step, min(step + self._staleness, self._steps - 1))
+        for later in range(step + len(self._ready), last + 1):
             self._ready.append(self._write(later, step))
         return self._ready.popleft()
 
-    def pending(self) -> tuple[BatchT, ...]:
+    def pending(self) -> tuple[WrittenBatch, ...]:
         """Return the batches that are written but not yet learned from, in order."""
         return tuple(self._ready)
 
-    def restore(self, batches: Iterable[BatchT]) -> None:
-        """Continue with the pending batches of an interrupted run, in order from the next step."""
+    def restore(self, batches: Iterable[WrittenBatch]) -> None:
+        """Replace the queue by the pending batches of an interrupted run, in the order of steps."""
         self._ready = deque(batches)
 
 
@@ -98,32 +88,18 @@ def score_rows(
     with torch.no_grad(), trainer.compute_loss_context_manager():
         for at in range(0, len(prompts), micro_batch):
             some = slice(at, at + micro_batch)
-            ids, mask, most = _pad_rows(prompts[some], written[some], pad)
+            ids, mask, longest = pad_rows(prompts[some], written[some], pad)
             device = trainer.accelerator.device
             logps = trainer._get_per_token_logps_and_entropies(  # noqa: SLF001
-                trainer.model, ids.to(device), mask.to(device), most, batch_size=micro_batch
+                trainer.model, ids.to(device), mask.to(device), longest, batch_size=micro_batch
             )[0]
             lengths = map(len, written[some])
             found += [r[:n] for r, n in zip(logps.float().tolist(), lengths, strict=True)]
     return found
 
 
-def _pad_rows(
-    prompts: Sequence[Sequence[int]], written: Sequence[Sequence[int]], pad: int
-) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Return ids and mask (B, P + T), prompts padded on the left, and T."""
-    before, after = max(map(len, prompts)), max(map(len, written))
-    ids = torch.full((len(prompts), before + after), pad)
-    mask = torch.zeros_like(ids)
-    for at, (prompt, row) in enumerate(zip(prompts, written, strict=True)):
-        where = slice(before - len(prompt), before + len(row))
-        ids[at, where] = torch.tensor([*prompt, *row])
-        mask[at, where] = 1
-    return ids, mask, after
-
-
 def pad_logprobs(logprobs: Sequence[Sequence[float]], like: torch.Tensor) -> torch.Tensor:
-    """Return the log-probabilities as a tensor (B, T), 0 where a row of `like` has no token."""
+    """Return the log-probabilities as a tensor (B, T), the shape of `like`; padding is 0."""
     found = torch.zeros(like.shape, dtype=torch.float32)
     for at, row in enumerate(logprobs):
         found[at, : len(row)] = torch.tensor(row)
@@ -139,7 +115,7 @@ class KeepPendingBatches(TrainerCallback):
         self._rank = rank
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Write the file; resuming from a checkpoint without it samples the batches again."""
+        """Write this process's pending batches into the new checkpoint's folder."""
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         write_pending(pending_file(folder, self._rank), self._pending(int(state.global_step)))
 
@@ -150,7 +126,13 @@ def pending_file(checkpoint: Path, rank: int) -> Path:
 
 
 def write_pending(file: Path, batches: Sequence[WrittenBatch]) -> None:
-    """Write the batches, or nothing if one of them contains a second round."""
+    """Write the batches; write nothing if one of them contains a second round.
+
+    Without the file a resumed training samples the batches again.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
     if any(root is not None for batch in batches for root in batch.rows["root"]):
         return
     part = file.with_suffix(".part")
@@ -160,12 +142,16 @@ def write_pending(file: Path, batches: Sequence[WrittenBatch]) -> None:
 
 
 def read_pending(file: Path, step: int, staleness: int) -> list[WrittenBatch]:
-    """Return the batches pending at that step; none if the file is unusable or out of order."""
+    """Return the batches pending at that step.
+
+    The list is empty if the file cannot be read, does not begin with that step, skips one, or has a
+    batch that is older than `staleness` allows.
+    """
     try:
         lines = json.loads(file.read_text("utf-8"))
         batches = [WrittenBatch(**line) for line in lines]
     except (OSError, ValueError, TypeError):
         return []
-    wanted = range(step, step + len(batches))
+    steps = list(range(step, step + len(batches)))
     fresh = all(batch.version >= batch.step - staleness for batch in batches)
-    return batches if fresh and [batch.step for batch in batches] == list(wanted) else []
+    return batches if fresh and [batch.step for batch in batches] == steps else []

@@ -1,4 +1,4 @@
-"""Keeps freed memory in the process for the next step, and trims it if too much accumulates."""
+"""Keeps freed memory in the process for the next step, and returns it if too much accumulates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PAD_BYTES = 256 * 2**20
 
 
 def retain_freed_memory() -> bool:
-    """Make glibc keep freed memory in the process; return False with another C library.
+    """Make glibc keep freed memory in the process; return False if the C library cannot.
 
     A step's activations are some hundred megabytes in pieces that glibc maps and unmaps one by one:
     filling fresh pages took more time than the arithmetic of a small network.
@@ -46,7 +46,7 @@ class MemoryTrimmer:
     """Resident bytes after memory was last returned."""
 
     def trim_growth(self) -> bool:
-        """Trim the heap if the process has grown too much; return True if it was trimmed."""
+        """Return memory to the system if the process has grown too much; return True if so."""
         if not _STATM.exists() or _resident_bytes() < max(self.least, self.held * 3 // 2):
             return False
         try:

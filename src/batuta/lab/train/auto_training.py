@@ -1,7 +1,7 @@
 """`batuta train conductor --minutes`: workflow search, SFT on the workflows found, then GRPO.
 
-The best policy is kept. Each stage ends at its share of the time (`StageClock`). Settings that are
-not chosen here keep the defaults of `TrainSettings`.
+The result is the best policy that was evaluated. Each stage ends at its share of the time
+(`StageClock`). Settings that are not chosen here keep the defaults of `TrainSettings`.
 """
 
 from __future__ import annotations
@@ -55,17 +55,18 @@ from batuta.lab.train.supervision import (
 from batuta.lab.tune.stages import BEST_SINGLE
 
 END_SEARCH, END_FITTING = 0.4, 0.65
-"""Shares of the time at which these stages end."""
+"""Shares of the time, 0 to 1, at which these stages end."""
 END_FITTING_AT_MOST = 0.87
-"""Share at which fitting ends if time is short, as it then gains more than reinforcement."""
+"""Share at which fitting ends if time is short: fitting then gains more than reinforcement."""
 HELD_SHARE, MOST_HELD = 0.2, 100
-"""Share of the questions held out for evaluation, and their maximum, as each costs calls."""
+"""Share of the questions that are held out for evaluation, and their maximum number, as each one
+costs calls."""
 LEAST_QUESTIONS = 32
-"""The fewest questions for a training: the search needs some besides the held-out ones."""
+"""Minimum number of different questions: the search needs some besides the held-out ones."""
 _GROUP, _QUESTIONS = 8, 16
 _STEPS_PER_MINUTE, _MOST_STEPS = 40, 1500
 _LEAST_SEARCH = 5.0
-"""Seconds below which no search is started."""
+"""Minimum duration of a search, in seconds."""
 
 Choice = tuple[str, str, str]
 """A setting, its value, and the reason."""
@@ -75,16 +76,16 @@ def count_held_out(source: str) -> int:
     """Return how many questions of a source are held out for evaluation.
 
     Raises:
-        ConfigError: the source has too few distinct questions.
-        SourceError: the source cannot be read.
+        ConfigError: the source has too few different questions.
+        SourceError: the source cannot be used.
     """
     if source.partition(":")[0] in TASK_SOURCES:
         return MOST_HELD
     different = {text_key(task.question) for task in open_tasks(source, FILE_LIMIT, 0).tasks}
     if len(different) < LEAST_QUESTIONS:
         raise ConfigError(
-            f"{len(different)} different questions are too few: a training holds some out and "
-            f"needs at least {LEAST_QUESTIONS}, preferably 300 or more"
+            f"{source} has too few different questions, {len(different)}: a training needs "
+            f"{LEAST_QUESTIONS}, as some are held out; add some, preferably up to 300 or more"
         )
     return min(MOST_HELD, round(HELD_SHARE * len(different)))
 
@@ -92,7 +93,11 @@ def count_held_out(source: str) -> int:
 def choose_settings(
     *, pool: str, source: str, held: int, minutes: float, cores: int, output: Path, seed: int = 1
 ) -> tuple[TrainSettings, list[Choice]]:
-    """Return the chosen settings, and for each choice its value and reason."""
+    """Return settings for a training of that many minutes, and each choice with its reason.
+
+    `pool` and `source` name the workers and the questions, of which `held` are held out; `cores` is
+    the number of CPU threads.
+    """
     steps = max(1, min(_MOST_STEPS, round(_STEPS_PER_MINUTE * minutes)))
     optimiser = OptimiserSettings(
         sampler="own",
@@ -148,17 +153,17 @@ def _explain_choice(settings: TrainSettings, cores: int) -> list[Choice]:
         ("entropy bonus", f"{o.entropy:g}", "without it one workflow wins everywhere"),
         (
             "cost of a call",
-            f"{reward.coefficient:g} of a right answer",
+            f"{reward.coefficient:g} of a correct answer",
             f"from step {reward.from_step} on, when accuracy has risen",
         ),
     ]
 
 
 def require_time(settings: TrainSettings, held: Sequence[Task], clock: StageClock) -> FitPlan:
-    """Measure a step of fitting on random workflows, before anything is spent.
+    """Time a step of fitting on random workflows, before any worker is called.
 
     Returns:
-        The network and the step time that fit this machine now.
+        The network for which the time suffices, and its step time on this machine.
 
     Raises:
         ConfigError: the time is too short for even a small network to learn the syntax.
@@ -169,12 +174,12 @@ def require_time(settings: TrainSettings, held: Sequence[Task], clock: StageCloc
     share = END_FITTING - END_SEARCH
     plan = plan_fitting(settings, texts, share * max(60 * clock.minutes - clock.used, 0.0))
     fitting = LEAST_STEPS * plan.step_seconds / share
-    wanted = clock.used + max(fitting, _LEAST_SEARCH / END_SEARCH)
-    if wanted > 60 * clock.minutes:
+    needed = clock.used + max(fitting, _LEAST_SEARCH / END_SEARCH)
+    if needed > 60 * clock.minutes:
         raise ConfigError(
             f"--minutes {clock.minutes:g} is too short here: start-up took {clock.used:.0f} s, and "
             f"fitting a small network needs at least {LEAST_STEPS} steps of "
-            f"{plan.step_seconds:.2f} s; allow --minutes {math.ceil(wanted / 6) / 10:g}"
+            f"{plan.step_seconds:.2f} s; allow --minutes {math.ceil(needed / 6) / 10:g}"
         )
     clock.begin_stages()
     return plan
@@ -186,7 +191,9 @@ def train_within(
     """Run all stages within the clock's time; the best policy is in the report's folder.
 
     Raises:
-        ConfigError: the settings cannot be carried out.
+        ConfigError: the settings cannot be carried out, or no worker answers.
+        SourceError: the questions are nearly all alike.
+        StoreError: the run folder cannot be written.
     """
     set_threads(settings)
     pool, held = anyio.run(load_pool, settings), draw_held_out(settings)
@@ -221,7 +228,7 @@ def train_within(
             report.judgements.append({"stage": BEST_SINGLE, "right": single, "steps": 1.0})
             outcome = "was worse than the best single worker: it now calls only that worker"
         else:
-            outcome = "is worse than the best single worker, and no time is left"
+            outcome = "is worse than the best single worker, and could not be fitted to it"
         on_progress(f"the best policy {outcome}")
     report.seconds = clock.used
     return report
@@ -235,7 +242,7 @@ def _fit_found(
     *,
     on_progress: AutoListener,
 ) -> TrainSettings:
-    """Fit the policy to the found workflows; return the settings with the planned network."""
+    """Fit the policy to the found workflows, and return the settings with the planned network."""
     lessons = add_random_lessons(found.targets, pool, settings.seed)
     texts = lesson_texts(settings, pool, lessons)
     plan = plan_fitting(settings, texts, max(clock.left(END_FITTING), 0.0))

@@ -1,8 +1,8 @@
 """Estimates the calls, tokens, dollars and time that a training will take.
 
-The metrics of an earlier run with the same settings in the same folder are the best basis. Without
-one, random workflows over the training's own questions are priced, and real calls can correct the
-result. Each figure names its assumptions.
+The best basis is the metrics of an earlier run in the same folder with the same policy, pool and
+optimiser settings. Without such a run, random workflows over the training's own questions are
+priced, and real calls can correct the result. Each figure names its assumptions.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from batuta.usage import ZERO_COST, ZERO_USAGE, Price
 PRICED_WORKFLOWS = 300
 """Number of random workflows that are priced."""
 RECENT_STEPS = 20
-"""Last steps of an earlier run from which the figures are taken."""
+"""Number of steps at the end of an earlier run from which the figures are taken."""
 FRAME_BYTES = 1000
-"""Assumed bytes of a worker's prompt besides the question and the replies that it includes."""
+"""Assumed bytes of a worker's prompt besides the question and earlier replies."""
 SUBTASK_BYTES = 500
-"""Assumed bytes of a subtask that a later step includes in its prompt."""
+"""Assumed bytes of an earlier step's subtask in the prompt of a later step."""
 SECONDS_A_CALL = 15.0
-"""Assumed duration of a call, unless the workers are simulated."""
+"""Assumed seconds of a call, unless the workers are simulated."""
 SIMULATED_SECONDS = 0.0005
-"""Duration of a simulated worker's call on one core."""
+"""Assumed seconds of a simulated worker's call on one core."""
 GENERATION_SPEED = {"cpu": 1e10, "cuda": 5e13}
-"""Assumed operations per second of a device during generation."""
+"""Assumed operations per second of a device while it writes completions."""
 LEARNING_SPEED = {"cpu": 3e10, "cuda": 2e14}
-"""Assumed operations per second during the update of the weights."""
+"""Assumed operations per second of a device while it reads prompts or updates weights."""
 _SAMPLE_SEED = 1_900_000_000
-"""The seed of the first run of a sample; a training's own seeds differ from it."""
+"""Seed of the first workflow of a sample; each further one adds 1."""
 
 
 _WORST_CASE = (
@@ -63,7 +63,7 @@ class ExpectedFigure:
 
     name: str
     value: float | None
-    """None if it is unknown, which is not 0."""
+    """None if the figure is unknown, which is not 0."""
     unit: str
     """`count`, `bytes`, `tokens`, `usd` or `seconds`."""
     source: str
@@ -95,24 +95,29 @@ class CostEstimate:
     """The expected consumption of the whole training."""
 
     workflows: int
-    """Completions that are executed."""
+    """Executions of drafts, malformed ones included."""
     steps: float
-    """Mean calls of a workflow."""
+    """Mean number of calls of a valid workflow."""
     calls: int
     tokens: int
     """Tokens of the workers, input and output."""
     usd: Decimal
-    """Dollars for the calls whose price is known."""
+    """Dollars for the calls with a known price."""
     unpriced_calls: int | None
-    """Calls without a known price; None if an earlier run did not count them."""
+    """Calls without a known price; None if the earlier run did not count them."""
     depth: float | None
-    """Mean number of calls in sequence; None if an earlier run did not record it."""
+    """Mean number of calls in sequence in a workflow; None if the figures are an earlier run's,
+    which does not record the number."""
     source: str
     """The runs or assumptions that the figures are based on."""
 
 
 def read_earlier_metrics(settings: TrainSettings) -> list[dict[str, Any]]:
-    """Return the last metrics of a run in this folder if it had the same policy, pool and sizes."""
+    """Return the metrics of the last steps of an earlier run in the output folder.
+
+    The list is empty if there is no run, or if its policy, pool or optimiser settings differ in
+    more than the number of steps and `pool.max_usd`.
+    """
     try:
         text = (settings.output / SETTINGS_FILE).read_text("utf-8")
         before = TrainSettings.model_validate_json(text)
@@ -132,11 +137,9 @@ def estimate_cost(
     o = settings.optimiser
     workflows = o.steps * o.questions * o.group * settings.reward.executions
     basis = [line for line in lines if line.get("steps")]
-    return (
-        _measured_cost(workflows, basis)
-        if basis
-        else _priced_cost(workflows, episodes, settings.seed)
-    )
+    if basis:
+        return _measured_cost(workflows, basis)
+    return _priced_cost(workflows, episodes, settings.seed)
 
 
 def _measured_cost(workflows: int, lines: Sequence[dict[str, Any]]) -> CostEstimate:
@@ -183,10 +186,10 @@ def _priced_cost(workflows: int, episodes: Sequence[Episode], seed: int) -> Cost
 
 
 def bound_workflow_usd(question: str, pool: Pool, unknown: Price) -> Decimal:
-    """Return the most that one workflow can cost, in dollars.
+    """Return the maximum cost of one workflow, in dollars.
 
     The bound assumes that every step calls the most expensive worker, reads all earlier replies,
-    and writes the longest reply allowed.
+    and writes the longest reply allowed. `unknown` is the price of workers without a known price.
     """
     return max(_bound_chain_usd(question, worker, unknown) for worker in pool)
 
@@ -213,7 +216,11 @@ def estimate_step_time(
     call_slots: int,
     simulated: bool,
 ) -> tuple[float, str]:
-    """Return the expected seconds of a step, and what they are based on."""
+    """Return the expected seconds of a step, and the measurement or assumptions behind them.
+
+    `lines` are the metrics of an earlier run, `parameters` those of the network, `prompt_tokens`
+    the length of the longest prompt, and `call_slots` the calls that workers take concurrently.
+    """
     timed = [float(line["step_time"]) for line in lines if line.get("step_time")]
     if timed:
         return median(timed), f"the last {len(timed)} steps of the run in this folder"
@@ -247,13 +254,13 @@ def estimate_step_time(
 async def correct_by_calls(
     settings: TrainSettings, assumed: CostEstimate, episodes: Sequence[Episode], calls: int
 ) -> tuple[CostEstimate, list[str]]:
-    """Run random workflows over the training's questions, of about `calls` calls in total.
+    """Run random workflows over the training's questions, with `calls` steps in total.
 
     The calls go into the training's journal and count against its budget.
 
     Returns:
-        The corrected estimate, unchanged if no workflow succeeded; and one sentence for each call
-        that failed, whose workflow is not counted.
+        The corrected estimate, or `assumed` itself if no workflow succeeded; and one sentence for
+        each failed call, as its workflow is not counted.
 
     Raises:
         BatutaError: the pool, the journal or a grader cannot be opened.
@@ -278,14 +285,14 @@ async def correct_by_calls(
 def _choose_workflows(
     settings: TrainSettings, episodes: Sequence[Episode], calls: int
 ) -> list[tuple[Episode, Workflow]]:
-    rng, left = Random(f"bill {settings.seed}"), calls
+    rng, remaining = Random(f"bill {settings.seed}"), calls
     chosen: list[tuple[Episode, Workflow]] = []
-    while left > 0:
+    while remaining > 0:
         episode = episodes[rng.randrange(len(episodes))]
         flow = random_workflow(rng, episode.pool)
-        if len(flow) <= left:
+        if len(flow) <= remaining:
             chosen.append((episode, flow))
-            left -= len(flow)
+            remaining -= len(flow)
     return chosen
 
 
@@ -294,7 +301,7 @@ def _compare_sample(
     chosen: Sequence[tuple[Episode, Workflow]],
     rollouts: Sequence[GradedRollout],
 ) -> tuple[CostEstimate, list[str]]:
-    """Scale the estimate by real tokens and dollars over those predicted for the same workflows."""
+    """Scale the estimate by the real over the predicted tokens and dollars of the sample."""
     usage, cost, failures = ZERO_USAGE, ZERO_COST, list[str]()
     expected_usage, expected_cost, counted = ZERO_USAGE, ZERO_COST, 0
     for (episode, flow), rollout in zip(chosen, rollouts, strict=True):
@@ -335,7 +342,7 @@ def add_spending(
     episodes: Sequence[Episode],
     found: Preflight,
 ) -> None:
-    """Add the workers' expected and highest possible cost, and the budget, to the forecast."""
+    """Add the expected calls, tokens and dollars, their maximum, and the budget to the forecast."""
     o = settings.optimiser
     rows = f"{o.steps} steps x {o.questions} questions x {o.group} completions"
     if settings.reward.executions > 1:
@@ -365,16 +372,16 @@ def add_spending(
 
 
 def _add_budget(settings: TrainSettings, cost: CostEstimate, found: Preflight) -> None:
-    """Add the budget, and note for how many steps it is expected to suffice."""
+    """Add the budget if there is one, and note for how many steps it suffices if not for all."""
     most, steps = settings.pool.max_usd, settings.optimiser.steps
     if most is None:
         return
     paid = paid_so_far(settings.output)
     basis = f"pool.max_usd; ${paid:,.4f} of it are paid in {settings.output}"
     found.add("budget", float(most), "usd", basis)
-    left = most - paid
-    if cost.usd > left:
-        enough = max(0, int(steps * left / cost.usd))
+    unspent = most - paid
+    if cost.usd > unspent:
+        enough = max(0, int(steps * unspent / cost.usd))
         found.notes.append(
             f"the budget is expected to suffice for about {enough} of {steps} steps; the training "
             "then ends with a checkpoint, and --resume continues with a larger pool.max_usd"
@@ -382,7 +389,6 @@ def _add_budget(settings: TrainSettings, cost: CostEstimate, found: Preflight) -
 
 
 def _add_evaluation(settings: TrainSettings, cost: CostEstimate, found: Preflight) -> None:
-    """Add the cost of the evaluations during training."""
     e, steps = settings.evaluation, settings.optimiser.steps
     if not e.every:
         return
@@ -394,7 +400,7 @@ def _add_evaluation(settings: TrainSettings, cost: CostEstimate, found: Prefligh
 
 
 def _add_rejection_sampling(settings: TrainSettings, cost: CostEstimate, found: Preflight) -> None:
-    """Add the cost of rejection sampling if the settings ask for it and it has not run yet."""
+    """Add the cost of rejection sampling if it is configured and has not run yet, else a note."""
     r, done = settings.rejection, settings.output / "rejection"
     if not r.rounds:
         return

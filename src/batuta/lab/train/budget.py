@@ -1,17 +1,16 @@
 """The dollar limit of a training, `pool.max_usd`, which also holds across resumptions.
 
-The highest cost of a call is reserved before the call. Each process has an equal part of the
-remaining money, and a file of the calls that it has paid. A refused call is no evidence about its
-workflow, so the policy does not learn from that batch and the training ends.
+The maximum cost of a call is reserved before the call. Each process has an equal part of the
+remaining money, and a file of the calls that it has paid. A refused call says nothing about the
+quality of its workflow, so the policy does not learn from that batch and the training ends.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
-from typing import ClassVar, Protocol, final
+from typing import ClassVar, final
 
 from batuta.clients.providers import Identity, client_identity
 from batuta.core import CallListener, Client, Failure, Grade, Reply, Request, Run, Worker
@@ -25,7 +24,7 @@ REFUSED = "the training's budget does not suffice for another call"
 
 
 class CallRefusedError(ClientError):
-    """A call that the training's budget forbids."""
+    """The training's budget forbids a call."""
 
     code: ClassVar[str] = "budget_spent"
 
@@ -42,10 +41,10 @@ class TrainingBudget:
     """One process's part of a training's budget, less what earlier runs in the folder spent."""
 
     def __init__(self, settings: TrainSettings, folder: Path) -> None:
-        """Read what was paid so far.
+        """Read what all processes have paid so far.
 
         Raises:
-            ConfigError: the calls are not journaled, so a repeated one would be paid twice.
+            ConfigError: the settings do not allow a budget, as `budget_problem` says.
             StoreError: a list of paid calls cannot be read.
         """
         most = settings.pool.max_usd
@@ -64,11 +63,11 @@ class TrainingBudget:
 
     @property
     def usd(self) -> Decimal:
-        """Dollars counted as spent, without what other processes have spent since the start."""
+        """Dollars spent by this process, and by the others before this object was created."""
         return self._budget.usd + self._others
 
     def limit_client(self, client: Client, worker: Worker) -> Client:
-        """Return a client whose calls count against the budget."""
+        """Return a client that counts its calls against the budget."""
         return _LimitedClient(BudgetedClient(client, worker, self._budget))
 
     def close(self) -> None:
@@ -104,7 +103,7 @@ class _LimitedClient:
 
 
 def budget_problem(settings: TrainSettings) -> str | None:
-    """Return a sentence that says why the budget could not be kept, or None."""
+    """Return a sentence that says why the budget cannot be enforced, or None."""
     pool = settings.pool
     if pool.max_usd is None:
         return None
@@ -140,34 +139,12 @@ def _paid_file(folder: Path, rank: int | str) -> Path:
     return folder / f"paid-{rank}.db"
 
 
-class Rollout(Protocol):
-    """The result of a workflow that was run, as far as the budget needs it."""
-
-    @property
-    def refused(self) -> bool:
-        """True if the budget refused one of its calls."""
-        ...
-
-
 def is_refused(run: Run, grade: Grade | None) -> bool:
     """Return whether the budget refused a call of the run, or the judge's call about its answer."""
     if grade is not None and grade.reason == REFUSED:
         return True
     results = (step.result for step in run.steps)
     return any(isinstance(r, Failure) and r.code == CallRefusedError.code for r in results)
-
-
-def require_budget(rollouts: Iterable[Rollout], budget: TrainingBudget | None) -> None:
-    """Raise an error if the budget refused a call of these workflows.
-
-    Raises:
-        BudgetSpentError: the budget refused one.
-    """
-    if budget is not None and any(each.refused for each in rollouts):
-        raise BudgetSpentError(
-            f"{describe_spending(budget)}; finished calls are kept: raise pool.max_usd and run the "
-            "same command again, which does not pay them twice"
-        )
 
 
 def describe_spending(budget: TrainingBudget) -> str:

@@ -1,4 +1,4 @@
-"""Checks that a trainer checkpoint is complete, as a crash may leave a partial one."""
+"""Checks that a trainer's checkpoint is complete, as a crash may leave part of one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WRITTEN_BY_DEEPSPEED = "global_step*"
 _PARTS = (
     ("model", "*model*"),
     ("optimiser", "optimizer*"),
-    ("schedule", "scheduler*"),  # without it, transformers begins with a new optimiser too
+    ("schedule", "scheduler*"),  # without it, transformers does not load the optimiser
     ("random state", "rng_state*"),
 )
 """The parts of a checkpoint, and the names of their files or folders."""
@@ -39,7 +39,7 @@ def refuse_unusable_checkpoint(checkpoint: str | None) -> Iterator[None]:
     """Raise an error that says what to do if the block cannot load the checkpoint.
 
     Raises:
-        ConfigError: it belongs to another model or other settings, or is damaged.
+        ConfigError: the checkpoint belongs to another model or other settings, or is damaged.
     """
     try:
         yield

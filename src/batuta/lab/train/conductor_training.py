@@ -20,7 +20,6 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from batuta.clients import HttpTransport
 from batuta.config.load import load_config
 from batuta.core import Pool
-from batuta.embedded.policy import ConductorCard
 from batuta.errors import ConfigError
 from batuta.lab.train.allocator import retain_freed_memory
 from batuta.lab.train.budget import (
@@ -33,6 +32,7 @@ from batuta.lab.train.checkpoint_files import checkpoint_damage, report_unsaved
 from batuta.lab.train.episodes import make_episodes
 from batuta.lab.train.evaluation import Supervision, TrainingEvaluation, load_best
 from batuta.lab.train.hub import require_hub, upload_policy
+from batuta.lab.train.model import policy_card
 from batuta.lab.train.questions import draw_held_out, draw_questions
 from batuta.lab.train.reward_function import RewardFunction
 from batuta.lab.train.rollout_setup import RolloutRunnerFactory
@@ -56,10 +56,11 @@ def train_conductor(
     checkpoint: str | None = None,
     supervision: Supervision | None = None,
 ) -> Path:
-    """Train the policy; with `resume`, from the newest checkpoint or the named one.
+    """Train the policy and return its folder.
 
-    The result is the last policy, the best checkpoint's if the settings evaluate, or the policy
-    that `supervision` kept.
+    With `resume` the training continues from the named checkpoint, else from the newest one; if
+    there is none, it starts over. The folder has the last policy, or the best one if policies are
+    evaluated; a `supervision` may choose the policy itself.
 
     Raises:
         ConfigError: the settings cannot be carried out.
@@ -107,7 +108,9 @@ def train_conductor(
         _begin_run(settings, folder, command, before=before, resume=resume)
     whole = _run_trainer(trainer, reward, runner_factory, before)
     _keep_result(trainer, keep, supervising, whole=whole)
-    _check_whole(trainer, runner_factory.budget, folder, stop, whole=whole, ends=supervising.keeps)
+    _require_whole(
+        trainer, runner_factory.budget, folder, stop, whole=whole, may_stop=supervising.keeps
+    )
     if is_main and settings.hub.repo:
         upload_policy(settings.hub, folder.policy)
     return folder.policy
@@ -122,21 +125,21 @@ def _keep_result(
         keep()
 
 
-def _check_whole(
+def _require_whole(
     trainer: GRPOTrainer,
     budget: TrainingBudget | None,
     folder: RunFolder,
     stop: StopFileCallback,
     *,
     whole: bool,
-    ends: bool,
+    may_stop: bool,
 ) -> None:
-    """Raise an error if the training ended before its last step, unless its supervision ends it."""
+    """Raise an error if the budget, or a stop request unless `may_stop`, ended the training."""
     if not whole:
         _end_by_budget(trainer, budget, folder)
     if stop.has_stopped:
         ended = stop.note_end()
-        if not ends:
+        if not may_stop:
             raise TrainingStoppedError(ended)
 
 
@@ -148,7 +151,7 @@ def _begin_run(
     before: Path | None,
     resume: bool,
 ) -> None:
-    """Write the settings, and discard what was recorded after the checkpoint."""
+    """Write the settings, and discard what was recorded after the checkpoint `before`."""
     folder.begin(settings, command)
     folder.rewind(_checkpoint_step(before))
     if "wandb" in settings.log.to:
@@ -156,7 +159,6 @@ def _begin_run(
 
 
 def _make_supervision(settings: TrainSettings, folder: RunFolder) -> Supervision:
-    """Return the supervision that the settings ask for."""
     if not settings.evaluation.every:
         return Supervision(settings)
     return TrainingEvaluation(settings, draw_held_out(settings), folder)
@@ -165,19 +167,9 @@ def _make_supervision(settings: TrainSettings, folder: RunFolder) -> Supervision
 def wandb_environment(
     settings: TrainSettings, folder: RunFolder, *, resume: bool
 ) -> dict[str, str]:
-    """Return the environment variables with which transformers continues the same run."""
+    """Return the environment variables that name the run in Weights & Biases to transformers."""
     run = folder.keep_wandb_id(settings.log.wandb_id, resume=resume)
     return {"WANDB_RUN_ID": run, "WANDB_RESUME": "allow"}
-
-
-def policy_card(settings: TrainSettings) -> ConductorCard:
-    """Return the card with which the policy is served."""
-    return ConductorCard(
-        name=settings.name,
-        rendering=settings.prompt.rendering(),
-        max_tokens=settings.optimiser.completion,
-        rounds=settings.recursion.rounds,
-    )
 
 
 def _keep_policy(
@@ -197,7 +189,7 @@ def _run_trainer(
     runner_factory: RolloutRunnerFactory,
     checkpoint: Path | None,
 ) -> bool:
-    """Train and close every connection; return whether the budget sufficed to the end."""
+    """Train, then close every connection; return whether the budget sufficed to the end."""
     start = _KeepStepStart()
     trainer.add_callback(start)
     try:
@@ -226,21 +218,22 @@ async def load_pool(settings: TrainSettings) -> Pool:
 
 
 def find_checkpoint(folder: RunFolder, name: str | None) -> Path | None:
-    """Return the checkpoint to resume from: the named one, or the newest; None if there is none.
+    """Return the named checkpoint, or without a name the newest one; None if there is none.
 
-    A name is `checkpoint-20`, its folder, `20`, or `best`: the best one that was evaluated.
+    A name is `checkpoint-20`, the path of its folder, `20`, or `best` for the checkpoint with the
+    best evaluation.
 
     Raises:
-        ConfigError: there is no such checkpoint, or it is damaged.
+        ConfigError: the named checkpoint does not exist or is damaged.
     """
     if name is None:
         return last_checkpoint(folder)
-    wanted = Path(name).name
-    if wanted == "best":
+    step = Path(name).name
+    if step == "best":
         lines = [line for line in read_jsonl(folder.path / EVALUATION_FILE) if line.get("best")]
-        wanted = str(lines[-1]["step"]) if lines else wanted
+        step = str(lines[-1]["step"]) if lines else step
     by_name = {path.name: path for _, path in folder.list_checkpoints()}
-    chosen = by_name.get(f"checkpoint-{wanted}" if wanted.isdecimal() else wanted)
+    chosen = by_name.get(f"checkpoint-{step}" if step.isdecimal() else step)
     if chosen is not None and checkpoint_damage(chosen) is None:
         return chosen
     whole = [name for name, path in by_name.items() if checkpoint_damage(path) is None]
@@ -270,7 +263,7 @@ def last_checkpoint(folder: RunFolder) -> Path | None:
 class _KeepStepStart(TrainerCallback):
     """Stores the random state and token count before a step samples its drafts.
 
-    A resumed training then samples the same drafts, whose finished calls are in the journal.
+    A resumed training then samples the same drafts, and the journal has their finished calls.
     """
 
     def __init__(self) -> None:

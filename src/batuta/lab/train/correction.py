@@ -1,8 +1,8 @@
-"""Correction for an inference engine whose probabilities differ slightly from the trainer's.
+"""Importance-sampling correction between vLLM's and the trainer's probabilities.
 
-vLLM samples with its own kernels, so a token's probability there differs slightly from the one used
-for the gradient. TRL weights the loss by the ratio of the two; this module translates its options,
-and reports the share of a step that its limit affects.
+vLLM samples with its own kernels, so it gives a token a slightly different probability than the
+trainer. TRL weights the loss by the ratio of the two; this module translates the settings into
+TRL's options, and counts the ratios that exceed the limit.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ def count_beyond_limit(
     whole: bool,
     limit: float,
 ) -> torch.Tensor:
-    """Count the ratios above the limit, and all ratios: a tensor of two numbers.
+    """Return a tensor of two numbers: how many ratios exceed the limit, and how many there are.
 
-    Log-probabilities are in nats; those of the engine are NaN where it reported none. The mask is 1
-    where a completion has a token. With `whole` the ratios are those of whole completions, which
-    TRL masks above the limit; otherwise those of tokens, which it truncates to the limit.
+    `learned_BT` has the trainer's log-probabilities in nats, and `sampled_BT` the engine's, NaN
+    where the engine reported none. `mask_BT` is 1 where a completion has a token. With `whole`
+    there is one ratio for each completion, and TRL masks a completion above the limit; otherwise
+    there is one for each token, and TRL truncates a ratio to the limit.
     """
     on_BT = mask_BT.bool()
     diff_BT = torch.nan_to_num((learned_BT - sampled_BT) * mask_BT, nan=0.0)

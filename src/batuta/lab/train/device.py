@@ -27,7 +27,7 @@ def place_model(model: Any) -> Any:
 
 
 def bf16_autocast(settings: TrainSettings) -> AbstractContextManager[Any]:
-    """Return a context that computes in bf16 over fp32 weights if the settings say so."""
+    """Return a context that computes in bf16 over fp32 weights if `policy.bf16` is set."""
     if not settings.policy.bf16:
         return nullcontext()
     return torch.autocast(training_device().type, torch.bfloat16)
@@ -61,14 +61,15 @@ def narrow_frozen(model: torch.nn.Module) -> None:
 def choose_attention(model: Any, settings: TrainSettings) -> None:
     """Choose the fastest attention implementation with correct gradients.
 
-    On a GPU cuDNN attention is disabled: on Hopper it gives NaN gradients with a mask, certain
-    lengths and strongly negative scores, as Qwen2.5 has them (PyTorch 2.11 to 2.13,
+    On a GPU cuDNN attention is disabled: on Hopper it gives NaN gradients for masked batches of
+    certain lengths with strongly negative scores, as in Qwen2.5 (PyTorch 2.11 to 2.13,
     github.com/pytorch/pytorch/issues/196678).
 
     On a CPU in bf16 without AMX, eager attention is used: PyTorch's fused attention takes a third
     of a training step there, mostly in the backward pass. SmolLM2-135M learns 352 tokens per CPU
-    second with it and 447 without (AVX-512, texts of 360 tokens). With AMX, fused attention is
-    faster: 413 with it and 314 without (eight texts of 400 tokens).
+    second with fused and 447 with eager attention (AVX-512, texts of 360 tokens). With AMX, fused
+    attention is faster: 413 tokens per CPU second, against 314 with eager attention (eight texts
+    of 400 tokens).
     """
     if torch.cuda.is_available():
         torch.backends.cuda.enable_cudnn_sdp(enabled=False)
@@ -88,6 +89,6 @@ def compile_layers(model: Any) -> None:
 
 
 def set_threads(settings: TrainSettings) -> None:
-    """Set the number of threads that the settings name, unless there is a GPU."""
+    """Set the number of CPU threads to `optimiser.threads` if it is set and there is no GPU."""
     if settings.optimiser.threads and not torch.cuda.is_available():
         torch.set_num_threads(settings.optimiser.threads)

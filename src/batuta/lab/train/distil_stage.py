@@ -41,10 +41,13 @@ WORKFLOWS = "workflows.jsonl"
 def read_found_workflows(
     folder: Path, pool: Pool, without: frozenset[str] = frozenset()
 ) -> list[tuple[Task, Workflow]]:
-    """Read the questions of a tuning run with the workflows that it chose for them.
+    """Read the questions of a tuning run and the workflow that it chose for each.
+
+    Questions with a `text_key` in `without` are left out.
 
     Raises:
-        ConfigError: there are no workflows, or one calls a worker that the pool lacks.
+        ConfigError: there are no workflows, all their questions are left out, or a workflow calls a
+            worker that the pool lacks.
     """
     path = folder / WORKFLOWS
     if not path.is_file():
@@ -57,14 +60,14 @@ def read_found_workflows(
     if absent or not found:
         lacks = f"the pool has no worker {', '.join(absent)}" if absent else "it is empty"
         raise ConfigError(f"{path} cannot be learned from: {lacks}")
-    left = [each for each in found if text_key(each[0].question) not in without]
-    _report_left_out(path, len(found) - len(left), any_left=bool(left))
-    return left
+    kept = [each for each in found if text_key(each[0].question) not in without]
+    _report_left_out(path, len(found) - len(kept), any_kept=bool(kept))
+    return kept
 
 
-def _report_left_out(path: Path, many: int, *, any_left: bool) -> None:
-    """Report how many workflows are left out because their questions are held out."""
-    if many and not any_left:
+def _report_left_out(path: Path, many: int, *, any_kept: bool) -> None:
+    """Report workflows of held-out questions; raise ConfigError if no other is kept."""
+    if many and not any_kept:
         raise ConfigError(
             f"{path} has nothing left to learn from: all its questions are held out; lower "
             "evaluation.questions, or name others as evaluation.tasks"
@@ -95,7 +98,10 @@ def make_tuned_examples(
     pool: Pool,
     found: Sequence[tuple[Task, Workflow]],
 ) -> list[list[TrainingExample]]:
-    """Render the questions for the policy, without workflows that call an unlisted worker."""
+    """Return an example for each question, each in a group of its own.
+
+    A workflow is left out if it calls a worker that is not in its question's sub-pool.
+    """
     episodes = make_episodes(
         [task for task, _ in found],
         pool,
@@ -117,7 +123,7 @@ def make_tuned_examples(
 
 
 def digest_source(source: Path) -> str:
-    """Return a digest of the training data, which must be the same when the stage resumes.
+    """Return the SHA-256 digest of the training data, by which a resumed stage recognises its data.
 
     Raises:
         ConfigError: the file cannot be read.
@@ -140,14 +146,14 @@ def read_examples(
 ) -> list[list[Example]]:
     """Read the examples of a file, grouped by prompt.
 
-    A row is a draft or a drill. A draft has `question`, the listed workers, `draft`, and `weight`
-    if it is not 1. The workers are `pool` (ids of the settings' pool) or `workers` (each with `id`
-    and its card's `description` and `shares`, in [0, 1] by family). A drill has `drill`, texts that
-    are alternately given and learned, and `weight`. Drafts of questions whose key is in `without`
-    are left out; a drill has no question.
+    A row is a draft or a drill, with a `weight` if it is not 1. A draft has a `question`, a `draft`
+    and the listed workers: `pool` (ids of workers of `pool`) or `workers` (each with an `id` and a
+    card's `description` and `shares`, accuracy in [0, 1] by family). A drill has `drill`, a list of
+    texts that are alternately given and learned. Drafts of questions with a `text_key` in
+    `without` are left out.
 
     Raises:
-        ConfigError: a row is neither, or all drafts are left out.
+        ConfigError: a row is neither a draft nor a drill, or no row is left to learn from.
         SourceError: the file cannot be read.
     """
     rendering = settings.prompt.rendering()
@@ -177,7 +183,7 @@ def read_examples(
         episode = Episode(number=number, task=task, pool=listed, seed=number)
         prompt = render_chat_prompt(tokenizer, episode.request(rendering))
         groups.setdefault(prompt, []).append(TrainingExample(prompt, read["draft"], weight))
-    _report_left_out(path, left_out, any_left=bool(groups))
+    _report_left_out(path, left_out, any_kept=bool(groups))
     if not groups:
         raise ConfigError(f"{path} contains no drafts")
     return list(groups.values())
@@ -213,7 +219,7 @@ def _read_parts(parts: Any) -> tuple[str, ...]:
     listed = cast("list[object]", parts) if isinstance(parts, list) else []
     texts = tuple(part for part in listed if isinstance(part, str) and part)
     if len(texts) != len(listed) or not texts[1:]:
-        raise ValueError("a drill is at least two texts, none empty, given and learned in turn")
+        raise ValueError("a drill is a list of at least two texts, none of them empty")
     return texts
 
 
@@ -230,16 +236,17 @@ def run_distillation(
     *,
     resume: bool = False,
 ) -> Path:
-    """Fit the policy to workflows that a search has found.
+    """Fit the policy to workflows that a search has found, and return the policy's folder.
 
     Args:
         settings: the training; its pool must have the workflows' workers.
         source: a JSON lines file of drafts and drills (see `read_examples`), or the folder that
             `batuta tune` wrote. Drafts of one question over one pool share their prompt.
-            `settings.distil` applies to both. For a folder, a batch, steps or learning rate that it
-            does not set is derived from `settings.rejection`.
-        on_step: called with each step's number, the number of steps, and the loss.
-        resume: continue an interrupted run of the same stage.
+            `settings.distil` applies to both. For a folder, a batch, steps or learning rate that is
+            not set there is derived from `settings.rejection`.
+        on_step: called with each step's number, from 1, the number of steps, and the mean loss in
+            nats a token.
+        resume: True continues an interrupted run of the stage.
 
     Raises:
         ConfigError: the settings cannot be carried out, the source cannot be used, or a
@@ -300,7 +307,7 @@ def _require_room(
 
 
 def _fit_of_tuning(settings: TrainSettings, examples: int) -> DistilSettings:
-    """Return the settings of fitting, completed for the workflows of a tuning run."""
+    """Return `settings.distil` with unset values derived from the number of examples."""
     own, distil = settings.rejection, settings.distil
     steps = max(own.steps, min(examples * _PASSES // own.batch, 4 * own.steps))
     usual = {"steps": steps, "batch": own.batch, "learning_rate": own.learning_rate}
@@ -312,7 +319,10 @@ def _fit_of_tuning(settings: TrainSettings, examples: int) -> DistilSettings:
 def draw_groups(
     groups: Sequence[Sequence[Example]], size: int, rng: Random
 ) -> Iterator[list[Example]]:
-    """Yield batches of about `size` examples without end, each pass in a new random order."""
+    """Yield endless batches of whole groups, each of at least `size` examples.
+
+    Every pass over the groups has a new random order.
+    """
     batch: list[Example] = []
     while True:
         for group in rng.sample(groups, len(groups)):

@@ -13,8 +13,9 @@ from batuta.lab.train.settings import PoolSettings
 from batuta.language import PromptOptions, conductor_request
 
 DROPPED_WORD = "_"
+"""Written in place of a hidden word."""
 SHUFFLED_SHARE = 0.5
-"""Share of the hidden words that appear with their letters shuffled."""
+"""Share of the hidden words that are written with their letters shuffled instead."""
 _WORD = re.compile(r"[^\W\d_]+")
 _CLAUSE = re.compile(r"[^.,;:?!=>\n]+")
 
@@ -24,14 +25,14 @@ class Episode:
     """A question of the training, with the pool and the seed of its runs."""
 
     number: int
-    """Number of the question in the whole training."""
+    """Index of the question in the whole training."""
     task: Task
     pool: Pool
     """The workers that the policy may call, in the order of its prompt."""
     seed: int
     policy_question: str | None = None
-    """The question in the policy's prompt if words are hidden from it; workers read the
-    original."""
+    """The question in the policy's prompt, if some words are hidden there; None: `task.question`,
+    which workers always read."""
 
     def request(self, rendering: PromptOptions, previous: tuple[Round, ...] = ()) -> Request:
         """Return the policy's prompt for the first round, or for the round after `previous`."""
@@ -45,10 +46,14 @@ class Episode:
 
 
 def render_chat_prompt(tokenizer: Any, request: Request) -> str:
-    """Return the request in the policy's chat format, up to where the draft begins."""
-    messages = [{"role": "user", "content": request.messages[0].text}]
-    opened = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    return f"{opened}{request.prefill or ''}"
+    """Return the request in the policy's chat format, up to the start of the draft."""
+    return f"{render_user_prompt(tokenizer, request.messages[0].text)}{request.prefill}"
+
+
+def render_user_prompt(tokenizer: Any, prompt: str) -> str:
+    """Return one user message in the policy's chat format, up to the start of the reply."""
+    messages = [{"role": "user", "content": prompt}]
+    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
 
 def make_episodes(
@@ -59,9 +64,9 @@ def make_episodes(
     *,
     word_dropout: float = 0.0,
 ) -> list[Episode]:
-    """Return one episode for each task, with its own part of the pool.
+    """Return one episode for each task, each with a sub-pool of its own.
 
-    `word_dropout` is the share of a question's words that are hidden from the policy.
+    `word_dropout` is the mean share of a question's words that are hidden from the policy.
     """
     return [
         Episode(
@@ -81,9 +86,9 @@ def apply_word_dropout(text: str, share: float, rng: Random) -> str:
     """Return the text with about that share of its words hidden; digits and punctuation stay.
 
     A small policy trained from scratch recognises a question by the few words of its training. With
-    some of them hidden it must use the others, and depends less on the wording. The share differs
-    from clause to clause, mostly nearly all or nearly none, as if a clause were worded in a new
-    way. Half of the hidden words have their letters shuffled instead, like unknown words.
+    some words hidden it must use the others, and depends less on the wording. The share differs
+    from clause to clause: in most, nearly all words are hidden or nearly none. Half of the hidden
+    words are written with their letters shuffled, which makes them unknown words.
     """
     if not share:
         return text
@@ -103,7 +108,7 @@ def apply_word_dropout(text: str, share: float, rng: Random) -> str:
 
 
 def draw_pool(pool: Pool, settings: PoolSettings, rng: Random) -> Pool:
-    """Return the workers that one question lists, drawn as the settings say."""
+    """Return the sub-pool of one question, drawn and shuffled as the settings say."""
     drawn = pool
     if settings.fewest is not None and rng.random() >= settings.whole:
         most = min(settings.most or len(pool), len(pool))

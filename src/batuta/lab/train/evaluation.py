@@ -11,17 +11,17 @@ from typing import Any, final
 from accelerate.utils import gather_object
 from transformers import TrainerCallback
 
-from batuta.core import MalformedPlan, Pool, Task
+from batuta.core import Pool, Task
 from batuta.lab.train.budget import CallRefusedError
 from batuta.lab.train.episodes import Episode, make_episodes
 from batuta.lab.train.grpo import RolloutFunction
-from batuta.lab.train.reward_function import RewardFunction
+from batuta.lab.train.reward_function import RewardFunction, is_continuable
 from batuta.lab.train.rollouts import GradedRollout, PolicyDraft
 from batuta.lab.train.run_folder import EVALUATION_FILE, RunFolder, read_jsonl
 from batuta.lab.train.settings import TrainSettings
 
 _FIRST_SEED = 7
-"""Seed of the first question's run, the same in all evaluations so that policies compare."""
+"""Seed of the first question's run; the same in all evaluations, so that policies compare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,24 +29,26 @@ class HeldResult:
     """The result on one held-out question."""
 
     right: float | None
-    """The grade; None if a worker's outage prevented one."""
+    """The score of the answer, 0 to 1; None if a worker's outage prevented a reward."""
     reward: float | None
+    """None after a worker's outage."""
     valid: bool
+    """True if the draft could be parsed."""
     steps: int
+    """Executed steps."""
     usd: float
     refused: bool
-    """True if the training's budget refused a call."""
+    """True if the training's budget refused a call of the run."""
 
     @staticmethod
     def of(rollout: GradedRollout) -> HeldResult:
         """Return the result of a rollout."""
-        rounds, grade = rollout.run.rounds, rollout.grade
-        valid = bool(rounds) and not isinstance(rounds[-1].decision, MalformedPlan)
+        grade = rollout.grade
         score = (grade.score or 0.0) if grade else 0.0
         return HeldResult(
             right=None if rollout.reward is None else score,
             reward=rollout.reward,
-            valid=valid,
+            valid=is_continuable(rollout),
             steps=len(rollout.run.steps),
             usd=float(rollout.run.cost.usd),
             refused=rollout.refused,
@@ -54,7 +56,7 @@ class HeldResult:
 
 
 class Supervision(TrainerCallback):
-    """Evaluates policies during training; this base class evaluates none and keeps the last."""
+    """Evaluates policies during training; this base class evaluates nothing."""
 
     keeps = False
     """True if the supervision chooses the resulting policy itself."""
@@ -64,11 +66,11 @@ class Supervision(TrainerCallback):
         self._held = held
 
     def held_episodes(self, pool: Pool) -> list[Episode]:
-        """Return the episodes on which policies are evaluated."""
+        """Return the held-out questions with their pools, on which policies are evaluated."""
         return make_episodes(self._held, pool, self._settings.pool, self._settings.seed)
 
     def record_rollouts(self, rollouts: Sequence[GradedRollout]) -> None:
-        """Receive the executed workflows of a step."""
+        """Take the executed workflows of a step; this class ignores them."""
 
     def attach(
         self,
@@ -92,7 +94,7 @@ class TrainingEvaluation(Supervision):
         self._folder = folder
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Evaluate the start, or a checkpoint that an interrupted run did not evaluate."""
+        """Evaluate the policy before the first step, or a checkpoint not evaluated before."""
         step = int(state.global_step)
         evaluated = {int(line["step"]) for line in read_jsonl(self._folder.path / EVALUATION_FILE)}
         if (
@@ -113,7 +115,7 @@ class TrainingEvaluation(Supervision):
         return step % self._settings.evaluation.every == 0 or step == state.max_steps
 
     def _is_best(self, step: int, state: Any) -> bool:
-        """Evaluate; return True if this step, and not the start, has the best figure so far."""
+        """Evaluate the policy; return True if a trained policy has the best figure so far."""
         line = evaluate_policy(self._trainer, self._reward, self._episodes, step)
         value = line[self._settings.evaluation.metric]
         before = state.best_metric if state.best_global_step else None
@@ -136,13 +138,14 @@ class TrainingEvaluation(Supervision):
 def evaluate_policy(
     trainer: Any, reward: RewardFunction, episodes: Sequence[Episode], step: int
 ) -> dict[str, Any]:
-    """Return the figures of the current policy over all processes, sampled greedily.
+    """Evaluate the current policy, sampled greedily, over all processes, and return its figures.
 
     Raises:
         CallRefusedError: the training's budget does not suffice.
     """
     processes = int(trainer.accelerator.num_processes)
     mine = list(episodes[int(trainer.accelerator.process_index) :: processes])
+    # every process samples the same number of drafts, as some engines wait for all processes
     asked = mine + list(episodes[:1]) * (-(-len(episodes) // processes) - len(mine))
     rollout: RolloutFunction = trainer.rollout_func
     texts = rollout.write_greedily(asked, trainer)
@@ -156,7 +159,7 @@ def evaluate_policy(
 
 
 def sum_up_held(found: Sequence[HeldResult]) -> dict[str, Any]:
-    """Return the means of an evaluation; None where no question counts."""
+    """Return the figures of an evaluation; accuracy and reward are None if no question counts."""
     right = [each.right for each in found if each.right is not None]
     rewards = [each.reward for each in found if each.reward is not None]
     return {
@@ -178,7 +181,7 @@ def load_best(trainer: Any) -> None:
 
 
 def describe_evaluation(folder: Path, metric: str) -> str | None:
-    """Return a sentence about the policy that is best by `metric`, or None."""
+    """Return a sentence about the best policy by `metric`; None if no step was evaluated."""
     lines = [line for line in read_jsonl(folder / EVALUATION_FILE) if line[metric] is not None]
     later = [line for line in lines if line["step"]]
     if not later:
@@ -191,9 +194,5 @@ def describe_evaluation(folder: Path, metric: str) -> str | None:
     start = next((line for line in lines if not line["step"]), None)
     if start is None:
         return f"{kept}; this figure chose the policy, so it is slightly optimistic"
-    sentence = f"{kept}; before training it was {start[metric]:.3f}"
-    return (
-        sentence
-        if start[metric] < best[metric]
-        else f"{sentence}: no step is better than the start"
-    )
+    worse = "" if start[metric] < best[metric] else ": no step is better than the start"
+    return f"{kept}; before training it was {start[metric]:.3f}{worse}"

@@ -21,25 +21,26 @@ DAMAGE = (OSError, RuntimeError, TypeError, ValueError, LookupError, EOFError, p
 
 @dataclass(slots=True, kw_only=True)
 class FitCheckpoint:
-    """One file, rewritten every `every` steps and removed when the stage has ended."""
+    """A file that is rewritten every `every` steps and deleted when the stage has ended."""
 
     path: Path
     every: int
     """Steps between two checkpoints."""
     made_of: str
-    """Digest of the settings and examples; a checkpoint with another one is refused."""
+    """Digest of the settings and examples; a checkpoint with another digest is refused."""
     resume: bool
-    """Resume from an existing file instead of overwriting it."""
+    """True resumes from an existing file; False deletes it."""
     before: float = 0.0
     """Seconds that the fit took before it was interrupted."""
     began: float = field(default_factory=monotonic)
+    """The value of `monotonic` at the start."""
 
     @classmethod
     def of_stage(cls, settings: TrainSettings, stage: str, source: str, *, resume: bool) -> Self:
         """Return the checkpoint of a stage in the settings' folder.
 
         The stage is `warmup` or `distilled`. The digest covers the settings that determine what is
-        learned, and `source`, the digest of the examples (empty if there is no file of them).
+        learned, and `source`, the digest of the examples (empty if they are not read from a file).
         """
         own = {"warmup"} if stage == "warmup" else {"distil", "rejection"}
         fields = {"seed", "policy", "curriculum", "pool", "prompt", *own}
@@ -57,7 +58,7 @@ class FitCheckpoint:
         """Restore weights, optimiser, learning rate and random state.
 
         Returns:
-            The steps done; 0 if there is no checkpoint.
+            The number of finished steps; 0 if there is no checkpoint, or none is to be resumed.
 
         Raises:
             ConfigError: the file is damaged or belongs to another fit.
@@ -90,7 +91,11 @@ class FitCheckpoint:
     def keep(
         self, done: int, learning: Sequence[torch.Tensor], optimiser: Any, schedule: Any
     ) -> None:
-        """Write the file if `done` is a multiple of `every`."""
+        """Write the file if `done`, the number of finished steps, is a multiple of `every`.
+
+        Raises:
+            StoreError: the file cannot be written.
+        """
         if done % self.every:
             return
         state = {
@@ -113,7 +118,7 @@ class FitCheckpoint:
             raise StoreError(f"the checkpoint {self.path} cannot be written: {reason}") from None
 
     def remove(self) -> None:
-        """Delete the file."""
+        """Delete the file if it exists."""
         self.path.unlink(missing_ok=True)
 
     def end(self, folder: Path) -> Path:

@@ -1,8 +1,8 @@
 """Fits a policy to examples by maximum likelihood: SFT warm-up, distilling, rejection sampling.
 
-An example is a prompt with its draft, or a drill: a text of which parts are learned. A drill
-practises one skill, such as ranking three numbers, at a tenth of the cost of a draft, whose prompt
-must be read first.
+An example is a prompt with its draft, or a drill: a text of which some parts are learned. A drill
+trains one skill, such as ranking three numbers, at a tenth of the cost of a draft, for which a
+whole prompt must be read.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from torch.nn import functional
 from batuta.lab.train.allocator import MemoryTrimmer
 from batuta.lab.train.device import without_adapters
 from batuta.lab.train.fit_checkpoint import FitCheckpoint
-from batuta.lab.train.shared_prompt import completion_logprobs
+from batuta.lab.train.shared_prompt import completion_logprobs, pad_rows
 
 BATCH_PARTS = 3
 """Parts into which a batch is split, by length."""
+PROMPTS_AT_ONCE = 8
+"""Maximum number of prompts, of similar length, in one forward pass."""
 
 
 class TrainingExample(NamedTuple):
@@ -42,14 +44,17 @@ Example = TrainingExample | Drill
 
 
 class FitLoss(NamedTuple):
-    """Mean loss of a step's examples before its update, in nats a token; None without examples."""
+    """Mean losses of a step's examples before its update, in nats a token.
+
+    A loss is None if the step has no such examples.
+    """
 
     drafts: float | None
     drills: float | None = None
 
     @property
     def shown(self) -> float:
-        """The loss of the drafts, or of the drills if there are no drafts."""
+        """The loss of the drafts, or of the drills if there are no drafts; 0 for an empty batch."""
         return next((loss for loss in self if loss is not None), 0.0)
 
 
@@ -59,7 +64,7 @@ def fit_examples(
     batches: Iterator[Sequence[Example]],
     steps: int,
     learning_rate: float,
-    on_step: Callable[[int, FitLoss], None],
+    on_step: Callable[[int, FitLoss], None] = lambda _step, _loss: None,
     *,
     prompt_weight: float = 0.0,
     autocast: AbstractContextManager[Any] | None = None,
@@ -73,17 +78,17 @@ def fit_examples(
         tokenizer: the model's tokenizer.
         batches: at least `steps` of them.
         steps: the number of optimiser steps.
-        learning_rate: the peak; it rises for 8 % of the steps and then falls to 0.
-        on_step: called with each step's number and losses.
-        prompt_weight: the weight of a prompt's token, while a draft's token has its example's
-            weight; with 0 a prompt is read once for all of its drafts in a batch.
-        autocast: the context of the precision; None: the precision of the weights.
-        is_over: returns True once that share of the time is used. On a slow machine steps are
-            skipped evenly, so that the learning rate still falls to 0 in time.
-        checkpoint: where to resume from and to write to; None: no checkpoints.
+        learning_rate: the maximum; the rate rises for 8 % of the steps and then falls to 0.
+        on_step: called with each step's number, from 0, and losses.
+        prompt_weight: the weight of each token of a prompt; tokens of a draft have the weight of
+            their example. With 0 a prompt is read once for all of its drafts in a batch.
+        autocast: a context that sets the precision; None: the precision of the weights.
+        is_over: takes a share of the time, 0 to 1, and returns True once it is used. On a slow
+            machine steps are skipped evenly, so that the learning rate still falls to 0 in time.
+        checkpoint: the file to resume from and to write; None: no checkpoints.
 
     Raises:
-        ConfigError: the checkpoint is damaged or belongs to another training.
+        ConfigError: the checkpoint is damaged or belongs to another fit.
         StoreError: the checkpoint cannot be written.
     """
     learning = [each for each in model.parameters() if each.requires_grad]
@@ -134,7 +139,7 @@ def add_gradients(
 
 
 class _Row(NamedTuple):
-    """Token ids of an example, the weight of each, and whether each is to be written."""
+    """The token ids of an example, the weight of each, and whether each is learned text."""
 
     ids: list[int]
     weights: list[float]
@@ -159,10 +164,11 @@ def _tokenize_example(one: Example, tokenizer: Any, prompt_weight: float = 0.0) 
 
 
 def _add_rows(model: Any, rows: Sequence[_Row], pad: int, whole: float) -> float | None:
-    """Add the gradients of these rows' part of the loss; return their mean loss in nats per token.
+    """Add the gradients of the rows' part of the loss, and return their mean loss.
 
-    Rows are split by length, so that short ones are not padded to the longest, and logits are
-    computed only for tokens with a weight.
+    The mean is over learned tokens, in nats; None without rows. `whole` is the sum of the weights
+    in the batch. Rows are split by length, so that short rows are not padded to the longest, and
+    logits are computed only for tokens with a weight.
     """
     if not rows:
         return None
@@ -189,7 +195,12 @@ def _add_rows(model: Any, rows: Sequence[_Row], pad: int, whole: float) -> float
 def _pad_rows(
     rows: Sequence[_Row], pad: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return token ids, each next token's weight, whether it is written, and the attention mask."""
+    """Pad the rows on the right to the longest.
+
+    Returns:
+        Token ids (B, T); the weight of each next token and whether it is learned text, both
+        (B, T - 1); the attention mask (B, T).
+    """
     shape = len(rows), max(len(row.ids) for row in rows)
     ids = torch.full(shape, pad)
     weights = torch.zeros(shape)
@@ -207,41 +218,25 @@ def _pad_rows(
 def _add_shared(
     model: Any, tokenizer: Any, batch: Sequence[TrainingExample], whole: float
 ) -> float:
-    """Add gradients as `_add_rows` does, for drafts alone, reading each distinct prompt once."""
+    """Do as `_add_rows` for a batch of drafts, but read each distinct prompt once."""
     by_prompt: dict[str, list[TrainingExample]] = {}
     for one in batch:
         by_prompt.setdefault(one.prompt, []).append(one)
     lost, tokens = 0.0, 0
-    for prompts in _split_prompts(sorted(by_prompt, key=len)):
+    bare = without_adapters(model)
+    by_length = sorted(by_prompt, key=len)
+    for at in range(0, len(by_length), PROMPTS_AT_ONCE):
+        prompts = by_length[at : at + PROMPTS_AT_ONCE]
         ordered = [one for prompt in prompts for one in by_prompt[prompt]]
-        asked: list[list[int]] = [
-            tokenizer(one.prompt, add_special_tokens=False)["input_ids"] for one in ordered
-        ]
-        drafts = [_draft_ids(tokenizer, one) for one in ordered]
-        before, after = max(map(len, asked)), max(map(len, drafts))
-        ids = torch.full((len(ordered), before + after), int(tokenizer.pad_token_id))
-        mask = torch.zeros(len(ordered), before + after, dtype=torch.long)
-        for row, (prompt, draft) in enumerate(zip(asked, drafts, strict=True)):
-            start, end = before - len(prompt), before + len(draft)
-            ids[row, start:end] = torch.tensor(prompt + draft)
-            mask[row, start:end] = 1
-        bare = without_adapters(model)
-        logps_BT, _ = completion_logprobs(bare, ids.to(bare.device), mask.to(bare.device), after)
+        texts = [f"{one.draft}{tokenizer.eos_token}" for one in ordered]
+        asked, drafts = (
+            [tokenizer(text, add_special_tokens=False)["input_ids"] for text in part]
+            for part in ([one.prompt for one in ordered], texts)
+        )
+        ids, mask, longest = pad_rows(asked, drafts, int(tokenizer.pad_token_id))
+        logps_BT, _ = completion_logprobs(bare, ids.to(bare.device), mask.to(bare.device), longest)
         weights_B1 = torch.tensor([[one.weight] for one in ordered], device=bare.device)
         (-(logps_BT * weights_B1).sum() / whole).backward()
         lost -= float(logps_BT.detach().sum())
         tokens += sum(map(len, drafts))
     return lost / tokens
-
-
-PROMPTS_AT_ONCE = 8
-"""Prompts of similar length in one forward pass."""
-
-
-def _split_prompts(prompts: Sequence[str]) -> Iterator[Sequence[str]]:
-    for at in range(0, len(prompts), PROMPTS_AT_ONCE):
-        yield prompts[at : at + PROMPTS_AT_ONCE]
-
-
-def _draft_ids(tokenizer: Any, one: TrainingExample) -> list[int]:
-    return tokenizer(f"{one.draft}{tokenizer.eos_token}", add_special_tokens=False)["input_ids"]

@@ -24,13 +24,12 @@ from batuta.lab.learners.random_workflows import random_workflow
 from batuta.lab.tasks.question_keys import text_key
 from batuta.lab.train.device import choose_attention, place_model
 from batuta.lab.train.distil_stage import draw_groups, make_tuned_examples
-from batuta.lab.train.episodes import make_episodes
-from batuta.lab.train.fitting import Example, TrainingExample, fit_examples
-from batuta.lab.train.model import load_policy, make_policy, make_tokenizer, save_stage
+from batuta.lab.train.episodes import make_episodes, render_user_prompt
+from batuta.lab.train.fitting import TrainingExample, fit_examples
+from batuta.lab.train.model import load_policy, make_policy, save_stage
 from batuta.lab.train.sampler import open_sampler
 from batuta.lab.train.settings import NetworkSettings, TrainSettings
 from batuta.lab.train.supervision import AutoListener
-from batuta.lab.train.warmup import render_user_prompt
 from batuta.lab.tune.candidate_runner import CandidateRunner
 from batuta.lab.tune.context import TuneContext, TuneSettings
 from batuta.lab.tune.judge import describe_system
@@ -50,32 +49,34 @@ from batuta.lab.tune.tuning import run_tuning
 from batuta.language import render_workflow
 
 FOLDER = "tuned"
-"""Name of the search's folder inside the training's."""
+"""Name of the search's folder in the training's folder."""
 SEARCH_CALLS = 6000
-"""The most calls of workers that the search makes."""
+"""Maximum number of calls of workers in the search."""
 LEAST_STEPS = 100
-"""Steps of fitting below which even the small network has not learned the workflow syntax."""
+"""Minimum steps of fitting: with fewer, even the small network does not learn the syntax."""
 ENOUGH_STEPS = 300
-"""Steps after which the found workflows are written nearly everywhere; further ones gain little."""
+"""Steps after which the policy writes nearly all found workflows; further steps gain little."""
 SMALL = NetworkSettings(vocabulary=512, hidden=64, layers=2, inner=128)
 LARGE = NetworkSettings()
 BATCH = 16
+"""Examples per step of fitting."""
 _QUESTIONS = 2000
-"""The most questions to learn from, for sources that generate any number."""
+"""Maximum number of questions to learn from."""
 _RANDOM_EVERY = 9
-"""One in this many examples gets a random workflow: reinforcement learning cannot prefer what the
-policy never writes."""
+"""For one in this many questions a random workflow is learned too: reinforcement learning cannot
+prefer what the policy never writes."""
 _GOOD_STEPS, _MOST_STEPS = 400, 1200
-"""Steps for which the time must suffice to choose the larger network, and the most steps."""
+"""Steps for which the time must suffice to choose the larger network, and the maximum steps."""
 _RATES = {SMALL.hidden: 6e-3, LARGE.hidden: 3e-3}
+"""Learning rate by width of a network made from scratch."""
 _START_RATE, _SINGLE_RATE = 1e-4, 2e-3
 """Learning rates for a named model, and for the final fit to one worker."""
 _SINGLE_STEPS = 200
 _TIMED_STEPS = 3
 _ROOM = 16
-"""Spare tokens beyond the longest workflow found."""
+"""Tokens that a completion may have beyond the longest workflow found."""
 _SAMPLED = 2000
-"""The most texts that a tokenizer is made from."""
+"""Approximate number of texts from which a tokenizer is made, if there are more."""
 
 Lesson = tuple[Task, Workflow]
 """A question, and the workflow to write for it."""
@@ -94,13 +95,13 @@ class FoundWorkflows:
     found_right: float | None
     """Accuracy of the found workflows on the held-out questions; None if not measured."""
     workflows: int
-    """Executions on the held-out questions."""
+    """Number of workflows executed on the held-out questions."""
     calls: int
     usd: Decimal
 
     @property
     def targets(self) -> tuple[Lesson, ...]:
-        """The lessons to fit; they call the best single worker if that was more accurate."""
+        """The lessons, with the best single worker's workflow instead if it was more accurate."""
         if None in {self.single_right, self.found_right}:
             return self.lessons
         worse = (self.found_right or 0.0) < (self.single_right or 0.0)
@@ -116,9 +117,9 @@ async def search_workflows(
     most_minutes: float,
     on_progress: AutoListener,
 ) -> FoundWorkflows:
-    """Tune the pool on the questions to learn from, and measure the result on those held out.
+    """Tune the pool on the questions to learn from, and measure the result on held-out questions.
 
-    `held` are the held-out questions. The search ends after `minutes`, search and measurement
+    `held` are the held-out questions. The search ends after `minutes`, and search and measurement
     together after `most_minutes`.
 
     Raises:
@@ -162,8 +163,8 @@ def _search_questions(source: str, held: Sequence[Task], seed: int) -> TuneQuest
     """Return the source's questions without the held-out ones."""
     without = {text_key(task.question) for task in held}
     questions = open_questions(source, _QUESTIONS, seed)
-    left = tuple(task for task in questions.tasks if text_key(task.question) not in without)
-    return replace(questions, tasks=left)
+    kept = tuple(task for task in questions.tasks if text_key(task.question) not in without)
+    return replace(questions, tasks=kept)
 
 
 async def _measure_found(
@@ -189,7 +190,7 @@ async def _measure_found(
 
 
 def _write_plain(candidate: Candidate) -> Workflow:
-    """Return the candidate as a workflow of one round, without its early stop."""
+    """Return the candidate as a workflow that always runs all of its steps, in one round."""
     return write_workflow(candidate.without_look())
 
 
@@ -225,10 +226,10 @@ class FitPlan:
     """Not used if the settings name a model to start from."""
     step_seconds: float
     completion: int
-    """The most tokens of a workflow."""
+    """Maximum tokens of a completion."""
 
     def count_steps(self, seconds: float) -> int:
-        """Return the steps that fit in `seconds`, at most the useful number."""
+        """Return the number of steps that fit in `seconds`, at most `_MOST_STEPS`."""
         return max(0, min(_MOST_STEPS, int(seconds / self.step_seconds)))
 
     def apply_to(self, settings: TrainSettings) -> TrainSettings:
@@ -241,9 +242,10 @@ class FitPlan:
 def plan_fitting(
     settings: TrainSettings, texts: Sequence[tuple[str, str]], seconds: float
 ) -> FitPlan:
-    """Return the largest network for which the time suffices.
+    """Return the larger of two networks if `seconds` suffice for it, else the smaller one.
 
-    It times a few steps on some of the texts, so other load on the machine counts too.
+    A few steps on some of the texts are timed, so other load on the machine counts too. A model
+    that the settings name is only timed.
 
     Raises:
         ConfigError: the model that the settings name cannot be loaded.
@@ -277,7 +279,7 @@ def _plan_network(
 def open_new_policy(
     settings: TrainSettings, network: NetworkSettings, texts: Sequence[tuple[str, str]]
 ) -> tuple[Any, Any]:
-    """Return a network and tokenizer made from these texts, or the model that the settings name.
+    """Return a network and a tokenizer made from the texts, or load those that the settings name.
 
     Raises:
         ConfigError: the named model cannot be loaded.
@@ -287,9 +289,7 @@ def open_new_policy(
         model, tokenizer = load_policy(settings.policy.start, settings.policy.revision)
         choose_attention(model, settings)
         return place_model(model), tokenizer
-    some = _sample_texts(texts, _SAMPLED)
-    tokenizer = make_tokenizer((text for pair in some for text in pair), network.vocabulary)
-    return make_policy(tokenizer, network), tokenizer
+    return make_policy(_sample_texts(texts, _SAMPLED), network)
 
 
 def _sample_texts(texts: Sequence[tuple[str, str]], count: int) -> Sequence[tuple[str, str]]:
@@ -302,7 +302,7 @@ def _count_longest(tokenizer: Any, texts: Sequence[str]) -> int:
 
 
 def _time_step(model: Any, tokenizer: Any, texts: Sequence[tuple[str, str]]) -> float:
-    """Return the mean seconds of a step, without the slower first one."""
+    """Return the mean seconds of a step; the first, slower one does not count."""
     batch = [
         TrainingExample(render_user_prompt(tokenizer, prompt), draft)
         for prompt, draft in islice(cycle(_sample_texts(texts, BATCH)), BATCH)
@@ -332,37 +332,15 @@ def fit_lessons(
     model, tokenizer = open_new_policy(settings, network, lesson_texts(settings, pool, lessons))
     rate = _START_RATE if settings.policy.start else _RATES.get(network.hidden, _RATES[64])
     groups = make_tuned_examples(settings, tokenizer, pool, lessons)
-    _fit_groups(
-        model, tokenizer, groups, seed=settings.seed, steps=steps, rate=rate, is_over=is_over
-    )
+    batches = draw_groups(groups, BATCH, Random(f"teach {settings.seed}"))
+    fit_examples(model, tokenizer, batches, steps, learning_rate=rate, is_over=is_over)
     return save_stage(model, tokenizer, settings, "distilled")
 
 
 def add_random_lessons(lessons: Sequence[Lesson], pool: Pool, seed: int) -> list[Lesson]:
-    """Return the lessons with random workflows for some more of their questions."""
+    """Return the lessons, and random workflows for every ninth of their questions."""
     some = [task for task, _ in lessons[::_RANDOM_EVERY]]
     return [*lessons, *random_lessons(some, pool, seed)]
-
-
-def _fit_groups(
-    model: Any,
-    tokenizer: Any,
-    groups: Sequence[Sequence[Example]],
-    *,
-    seed: int,
-    steps: int,
-    rate: float,
-    is_over: Callable[[float], bool],
-) -> None:
-    fit_examples(
-        model,
-        tokenizer,
-        batches=draw_groups(groups, BATCH, Random(f"teach {seed}")),
-        steps=steps,
-        learning_rate=rate,
-        on_step=lambda _step, _loss: None,
-        is_over=is_over,
-    )
 
 
 def fit_single_worker(
@@ -374,22 +352,18 @@ def fit_single_worker(
     folder: Path,
     is_over: Callable[[float], bool],
 ) -> bool:
-    """Fit the policy in the folder to one workflow for all questions, and save it if it succeeds.
+    """Fit the policy in the folder to one workflow for all questions; save it if that succeeds.
 
     Returns:
-        True if it writes exactly that workflow for all held-out questions; else the folder is not
-        changed.
+        True if the policy then writes exactly that workflow for all held-out questions; otherwise
+        the folder is not changed.
     """
     model, tokenizer = load_policy(str(folder), None)
     place_model(model)
-    _fit_groups(
-        model,
-        tokenizer,
-        make_tuned_examples(settings, tokenizer, pool, lessons),
-        seed=settings.seed,
-        steps=_SINGLE_STEPS,
-        rate=_SINGLE_RATE,
-        is_over=is_over,
+    groups = make_tuned_examples(settings, tokenizer, pool, lessons)
+    batches = draw_groups(groups, BATCH, Random(f"teach {settings.seed}"))
+    fit_examples(
+        model, tokenizer, batches, _SINGLE_STEPS, learning_rate=_SINGLE_RATE, is_over=is_over
     )
     (_, flow), *_ = lessons
     texts = lesson_texts(settings, pool, [(task, flow) for task in held])
@@ -403,7 +377,7 @@ def fit_single_worker(
         generator=torch.Generator().manual_seed(0),
     )
     drafts = tokenizer.batch_decode(rows, skip_special_tokens=True)
-    if any(draft != wanted for draft, (_, wanted) in zip(drafts, texts, strict=True)):
+    if any(draft != lesson for draft, (_, lesson) in zip(drafts, texts, strict=True)):
         return False
     model.save_pretrained(folder)
     return True

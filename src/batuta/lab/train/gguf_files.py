@@ -1,6 +1,6 @@
 """Import of GGUF files as model folders, and export of trained folders and adapters as GGUF.
 
-`import_gguf` dequantises a file once into a folder that transformers and the training stages open.
+`import_gguf` dequantises a file into a folder that transformers and the training stages can open.
 `export_gguf` writes a trained folder as a file that llama.cpp serves; vocabulary, chat template and
 hyperparameters are those of the file that the model came from. `export_adapter` writes a PEFT
 adapter, which llama.cpp loads with its base model. One server then serves several workers, and each
@@ -44,12 +44,12 @@ LLAMA = "llama"
 EXPORTED = {LLAMA: "LLAMA", "qwen2": "QWEN2"}
 """Architectures that can be exported, as config.json names them, with gguf's name for each."""
 _ROTATED = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
-"""Llama's projections whose rows GGUF stores in another order, and the config key of their number
-of heads. Qwen2's rows keep their order."""
+"""Llama's projections with rows that GGUF stores in another order, and the config key of the number
+of heads of each. Qwen2's rows keep their order."""
 
 
 def import_gguf(source: str, folder: Path | None = None) -> Path:
-    """Convert a GGUF file to a model folder; an existing folder is left as it is.
+    """Convert a GGUF file to a model folder; a folder that already has an import is returned as is.
 
     The source is a file, or a name in `gguf_source.PACKAGED_MODELS`. Without a folder the model is
     written to the user's cache, under the name of the file.
@@ -57,6 +57,7 @@ def import_gguf(source: str, folder: Path | None = None) -> Path:
     Raises:
         ConfigError: the file is missing or damaged, it has no chat template, a package is missing,
             or there is too little memory.
+        StoreError: the folder cannot be written.
     """
     path = find_gguf(source)
     target = folder or models_cache() / path.name.partition(".")[0]
@@ -80,7 +81,6 @@ def import_gguf(source: str, folder: Path | None = None) -> Path:
 
 
 def _check_memory(path: Path) -> None:
-    """Check that there is enough memory to convert the file."""
     from gguf import GGUFReader  # noqa: PLC0415 - an extra
 
     try:
@@ -139,13 +139,16 @@ def export_gguf(
 ) -> Path:
     """Write a trained folder as a GGUF file with the architecture and vocabulary of `like`.
 
-    A conductor's card is written beside it, named OUT with `.json` in place of `.gguf`.
+    If the folder is a conductor, its card is written beside the file, as OUT with `.json` in place
+    of `.gguf`.
 
     The folder must have all weights in one safetensors file. `kind` is `F32`, `F16`, `BF16` or
-    `Q8_0`. Without `temperature` the card beside the file keeps the folder's.
+    `Q8_0`. Without `temperature` the card keeps the temperature of the
+    folder's card.
 
     Raises:
-        ConfigError: the folder does not fit `like`, or a package is missing.
+        ConfigError: the folder cannot be read or does not fit `like`, or a package is missing.
+        StoreError: the file cannot be written.
     """
     if find_spec("gguf") is None:
         raise ConfigError(f"writing a GGUF file needs gguf; install it: {install_hint('local')}")
@@ -163,11 +166,11 @@ def export_gguf(
     if not isinstance(config, dict) or config.get("model_type") not in EXPORTED:
         raise ConfigError(f"only Llama and Qwen2 models can be exported, not that of {folder}")
     tensors = dict(_gguf_tensors(weights, config))
-    wanted = {
+    expected = {
         tensor.name: tuple(int(n) for n in reversed(tensor.shape)) for tensor in original.tensors
     }
     found = {name: array.shape for name, array in tensors.items()}
-    if found != wanted:
+    if found != expected:
         raise ConfigError(f"{folder} is not the model of {like}: their tensors differ")
     with report_unwritable(out):
         _write_gguf(original, tensors, out, quantised, architecture=str(config["model_type"]))
@@ -181,7 +184,7 @@ def export_gguf(
 def _gguf_tensors(
     weights: Mapping[str, torch.Tensor], config: Mapping[str, Any]
 ) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Yield every tensor under GGUF's name and in its order of rows."""
+    """Yield every tensor with the name and the order of rows that GGUF gives it."""
     from gguf import MODEL_ARCH, get_tensor_name_map  # noqa: PLC0415 - an extra
 
     kind = str(config["model_type"])
@@ -241,11 +244,6 @@ def _write_gguf(
     writer.close()
 
 
-# the libraries' own annotations leave arguments untyped:
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportMissingImports=false
-
-
 _PREFIX = "base_model.model."
 _SUFFIXES = {".lora_A.weight": ".lora_a", ".lora_B.weight": ".lora_b"}
 
@@ -258,6 +256,7 @@ def export_adapter(folder: Path, like: Path, out: Path) -> Path:
     Raises:
         ConfigError: the adapter does not fit the model or is not a plain LoRA, or a package is
             missing.
+        StoreError: the file cannot be written.
     """
     if find_spec("gguf") is None:
         raise ConfigError(f"writing a GGUF file needs gguf; install it: {install_hint('local')}")
@@ -293,7 +292,7 @@ def export_adapter(folder: Path, like: Path, out: Path) -> Path:
 def _adapter_tensors(
     weights: Mapping[str, torch.Tensor], heads: Mapping[str, Any], layers: int
 ) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Yield the A and B matrices of every layer under GGUF's names, B's rows in GGUF's order."""
+    """Yield the A and B matrices of every layer with GGUF's names, and B's rows in GGUF's order."""
     from gguf import MODEL_ARCH, get_tensor_name_map  # noqa: PLC0415 - an extra
 
     names = get_tensor_name_map(MODEL_ARCH.LLAMA, layers)

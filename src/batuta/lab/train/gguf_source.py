@@ -15,10 +15,10 @@ _MAGIC = b"GGUF"
 
 
 def find_gguf(source: str) -> Path:
-    """Return the GGUF file at a path, or that of a packaged model.
+    """Return the GGUF file at a path, or the file of a packaged model.
 
     Raises:
-        ConfigError: there is no such file, it is not GGUF, or its package is not installed.
+        ConfigError: there is no such file, it is not a GGUF file, or its package is not installed.
     """
     package = PACKAGED_MODELS.get(source)
     path = Path(source).expanduser() if package is None else _find_packaged(source, package)
@@ -27,10 +27,10 @@ def find_gguf(source: str) -> Path:
         raise ConfigError(f"there is no file {source}; name a GGUF file, or one of: {known}")
     try:
         with path.open("rb") as file:
-            begins = file.read(len(_MAGIC))
+            first_bytes = file.read(len(_MAGIC))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    if begins != _MAGIC:
+    if first_bytes != _MAGIC:
         raise ConfigError(f"{path} is not a GGUF file")
     return path
 

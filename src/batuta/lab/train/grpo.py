@@ -1,6 +1,6 @@
 """GRPO on TRL: the policy writes workflows, the engine runs them, the reward moves the weights.
 
-It follows the Conductor paper, sections 3.2 and 4.1, and adds to TRL's `GRPOTrainer` an
+The training follows the Conductor paper, sections 3.2 and 4.1, and adds to TRL's `GRPOTrainer` an
 asynchronous reward that conducts every completion, a sampler for small policies on CPU, and a loss
 that reads a prompt once for its whole group.
 """
@@ -33,11 +33,11 @@ from batuta.lab.train.shared_prompt import completion_logprobs
 
 @dataclass(frozen=True, slots=True)
 class FirstRound:
-    """An executed first round that a second one continues."""
+    """An executed first round that a second round continues."""
 
     draft: PolicyDraft
     row: int
-    """The row of its completion in this process's batch."""
+    """The row of the draft in this process's batch."""
     rounds: tuple[Round, ...]
 
 
@@ -46,17 +46,19 @@ class PromptCompletions:
     """The completions of one prompt."""
 
     prompt: list[int]
+    """Token ids of the prompt."""
     ids: list[list[int]]
+    """Token ids of each completion."""
     logprobs: list[list[float]] | None = None
-    """The log-probability of each token as the inference engine reports it; None if it reports
-    none."""
+    """Log-probability of each completion token in nats, as the inference engine reports it; None if
+    the engine reports none."""
 
 
 RunFirstRounds = Callable[
     [Sequence[tuple[Episode, PolicyDraft, int]], Any, int], "list[FirstRound | None]"
 ]
-"""Executes first rounds of a step, given as episode, draft and row; None where the draft is
-unusable."""
+"""Executes the first rounds of a step, given as (episode, draft, row), the trainer and the step;
+returns None for each draft that could not be parsed."""
 
 
 StartRollouts = Callable[[int, Mapping[str, Any], Any], None]
@@ -66,8 +68,9 @@ StartRollouts = Callable[[int, Mapping[str, Any], Any], None]
 class StalePolicyTrainer(GRPOTrainer):
     """A `GRPOTrainer` that may learn from batches written by older weights.
 
-    The loss then has the ratio of the new weights' probability to that of the older ones (PPO);
-    TRL alone would use the new weights for both.
+    The loss then has the ratio of the new to the older weights' probabilities (PPO); TRL alone
+    would use the new weights for both. The trainer also ends when the budget is spent, and reports
+    damaged checkpoints and full disks with errors that say what to do.
     """
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
@@ -107,7 +110,7 @@ class StalePolicyTrainer(GRPOTrainer):
             raise CallRefusedError
 
     def _log_beyond_limit(self, output: dict[str, Any]) -> None:
-        """Log the share of completions that the correction masks, or of tokens it truncates."""
+        """Log the share of completions that are masked, or of tokens that are truncated."""
         whole = self.vllm_importance_sampling_mode.startswith("sequence")
         settings: Any = self.args
         found: Any = count_beyond_limit(
@@ -123,20 +126,20 @@ class StalePolicyTrainer(GRPOTrainer):
         self._metrics["train"][name].append(beyond / max(1, every))
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        """Save as TRL does; report a full disk as StoreError."""
+        """Save as TRL does, but raise StoreError if the disk is full."""
         with report_unsaved(self.args.output_dir or "."):
             super()._save_checkpoint(*args, **kwargs)
 
 
 class SharedPromptTrainer(StalePolicyTrainer):
-    """A `GRPOTrainer` whose forward pass reads each distinct prompt once.
+    """A `GRPOTrainer` that reads each distinct prompt once in a forward pass.
 
     A group's completions share their prompt, which is more than half of the tokens, so the prompt's
     keys and values are computed once and used by every completion, with gradients. The results are
     the same; on a CPU a step's update takes less than half the time.
 
-    It calls the policy without DDP's wrapper, so it averages the gradients of several processes
-    itself, once a step.
+    The policy is called without DDP's wrapper, so the trainer averages the gradients of several
+    processes itself, once a step.
     """
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -159,7 +162,7 @@ class SharedPromptTrainer(StalePolicyTrainer):
         """Return TRL's inputs, regrouped so that each prompt occurs in as few passes as possible.
 
         TRL shuffles the rows, so every pass would read nearly every prompt. All passes of a batch
-        belong to one step, whose gradient does not depend on their order.
+        belong to one step, and their order does not change its gradient.
         """
         before: Any = self._buffered_inputs
         inputs: Any = super()._prepare_inputs(generation_batch)
@@ -195,11 +198,14 @@ class SharedPromptTrainer(StalePolicyTrainer):
 
 
 def gather_groups(parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Redistribute a step's rows over as many passes of the same size, sorted by prompt.
+    """Redistribute a step's rows, sorted by prompt, over passes of the same number and size.
 
     Args:
         parts: the fields of each pass: tensors (B, …) or lists of length B with a row for each
-            completion, among them `prompt_ids` (B, P), or a figure that is the same in all passes.
+            completion, `prompt_ids` (B, P) included, or figures that are the same in all passes.
+
+    Returns:
+        The same fields for each new pass.
     """
     prompts = torch.cat([part["prompt_ids"] for part in parts])
     order = torch.unique(prompts, dim=0, return_inverse=True)[1].argsort(stable=True)
@@ -223,9 +229,10 @@ class RolloutFunction:
 
     Each completion of a second round continues a different first round of the same question, which
     is credited for the result; advantages are computed within a round (Conductor paper, section
-    3.3). A first draft that could not be run is replaced by another of its group.
+    3.3). A first draft that could not be parsed is replaced by another draft of its group.
 
-    With `optimiser.staleness` the batches of later steps are sampled ahead and executed meanwhile.
+    With `optimiser.staleness` the batches of later steps are sampled ahead, and executed while
+    earlier steps are learned from.
     """
 
     def __init__(
@@ -240,9 +247,9 @@ class RolloutFunction:
     ) -> None:
         """Create the function.
 
-        Rows name episodes by their index in `episodes`. `schedule` is the episode and round of
-        every group, in order. `run_first_rounds` executes first rounds, so that second ones can
-        continue them; `start_rollouts` starts to execute the batch of a later step.
+        Rows name episodes by their index in `episodes`. `schedule` has the episode and the round (0
+        or 1) of every group of the training, in order. `run_first_rounds` executes first rounds, so
+        that second rounds can continue them; `start_rollouts` starts to execute a later batch.
         """
         self._tokenizer = tokenizer
         self._settings = settings
@@ -259,18 +266,21 @@ class RolloutFunction:
         """The batch of this step, if older weights may have written it."""
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
-        """Return one completion for each row; rows of one question and round must be adjacent."""
+        """Return TRL's columns with one completion for each row of `prompts`.
+
+        Rows of one question and round must be adjacent.
+        """
         began = time.perf_counter()
         step = int(trainer.state.global_step)
-        about = [
+        groups = [
             (int(row[0]["episode"]), int(row[0]["round"]))
             for row in prompts[:: self._settings.optimiser.group]
         ]
         if not self._settings.optimiser.staleness:
-            rows = self._write(about, trainer, step)
+            rows = self._write(groups, trainer, step)
         else:
-            if about != self._groups(trainer, step):
-                raise RuntimeError(f"TRL asked for other rows in step {step} than were written")
+            if groups != self._groups(trainer, step):
+                raise RuntimeError(f"TRL requests other rows in step {step} than the schedule has")
             self._trainer = trainer
             self.taken = self.ahead.take(step)
             rows = self.taken.rows
@@ -294,12 +304,12 @@ class RolloutFunction:
             self._start_rollouts(batch.step, batch.rows, trainer)
 
     def pending(self, step: int) -> list[WrittenBatch]:
-        """Return, in order, the batches written but not yet learned from after that step."""
+        """Return the batches that are written but not learned from after `step` finished steps."""
         unlearned = [self.taken] if self.taken is not None and self.taken.step == step else []
         return [*unlearned, *self.ahead.pending()]
 
     def _groups(self, trainer: Any, step: int) -> list[tuple[int, int]]:
-        """Return the episode and round of each of this process's groups of a step."""
+        """Return the episode and round of each group that this process has in a step."""
         whole = self._settings.optimiser.questions
         mine = whole // int(trainer.accelerator.num_processes)
         first = step * whole + mine * int(trainer.accelerator.process_index)
@@ -307,9 +317,9 @@ class RolloutFunction:
 
     def _write_ahead(self, step: int, version: int) -> WrittenBatch:
         """Sample the batch of a step and start to execute it."""
-        trainer, about = self._trainer, self._groups(self._trainer, step)
-        rows = self._write(about, trainer, step)
-        numbers = [number for number, _ in about for _ in range(self._settings.optimiser.group)]
+        trainer, groups = self._trainer, self._groups(self._trainer, step)
+        rows = self._write(groups, trainer, step)
+        numbers = [number for number, _ in groups for _ in range(self._settings.optimiser.group)]
         rows["episode"] = numbers
         self._start_rollouts(step, rows, trainer)
         o = self._settings.optimiser
@@ -320,17 +330,17 @@ class RolloutFunction:
         return WrittenBatch(step=step, version=version, rows=rows, logprobs=scored)
 
     def _write(
-        self, about: Sequence[tuple[int, int]], trainer: Any, step: int
+        self, groups: Sequence[tuple[int, int]], trainer: Any, step: int
     ) -> dict[str, list[Any] | Any]:
-        """Sample the completions of a step's groups."""
+        """Sample the completions of a step's groups, and return TRL's columns."""
         group = self._settings.optimiser.group
-        first_episodes = [episode for episode, round_ in about if round_ == 0]
+        first_episodes = [episode for episode, round_ in groups if round_ == 0]
         texts = [self._prompt(episode) for episode in first_episodes]
         seed = self._sampling_seed(trainer, step, 0)
         found = self._sample(texts, trainer, seed=seed, group=group)
         written = dict(zip(first_episodes, found, strict=True))
-        second_episodes = [episode for episode, round_ in about if round_ == 1]
-        roots = self._run_first_drafts(second_episodes, written, about, trainer, step=step)
+        second_episodes = [episode for episode, round_ in groups if round_ == 1]
+        roots = self._run_first_drafts(second_episodes, written, groups, trainer, step=step)
         later = [
             self._prompt(e, root)
             for e, mine in zip(second_episodes, roots, strict=True)
@@ -338,21 +348,24 @@ class RolloutFunction:
         ]
         # a process without a second round samples too: some engines collect the prompts of all
         # processes and wait for the same number from each
-        padding_rows = self._most_second_rows(trainer) - len(later)
+        padding_rows = self._max_second_rows(trainer) - len(later)
         seed = self._sampling_seed(trainer, step, 1)
         each = self._sample([*later, *texts[:1] * padding_rows], trainer, seed=seed, group=1)
         second_written = {
             e: each[at * group : (at + 1) * group] for at, e in enumerate(second_episodes)
         }
         return self._gather_rows(
-            about,
+            groups,
             {e: [found] for e, found in written.items()},
             second_written,
             roots=dict(zip(second_episodes, roots, strict=True)),
         )
 
-    def _most_second_rows(self, trainer: Any) -> int:
-        """Return the most second-round rows of any process, if all must sample equally many."""
+    def _max_second_rows(self, trainer: Any) -> int:
+        """Return the maximum number of second-round rows of a process.
+
+        Return 0 if processes may sample different numbers of rows.
+        """
         o, processes = self._settings.optimiser, int(trainer.accelerator.num_processes)
         if o.sampler == "own" or processes == 1:
             return 0
@@ -363,14 +376,14 @@ class RolloutFunction:
         self,
         second_episodes: Sequence[int],
         written: Mapping[int, PromptCompletions],
-        about: Sequence[tuple[int, int]],
+        groups: Sequence[tuple[int, int]],
         trainer: Any,
         *,
         step: int,
     ) -> list[list[FirstRound | None]]:
         """Return, for each row of each second round, the first round that it continues.
 
-        It is None if no draft of the question was valid.
+        All rows of a question are None if none of its first drafts could be parsed.
         """
         group = self._settings.optimiser.group
         chosen: list[tuple[Episode, PolicyDraft, int]] = []
@@ -378,7 +391,7 @@ class RolloutFunction:
             prompt = written[number].prompt
             for at, ids in enumerate(written[number].ids):
                 text = str(self._tokenizer.decode(ids, skip_special_tokens=True))
-                row = about.index((number, 0)) * group + at
+                row = groups.index((number, 0)) * group + at
                 draft = PolicyDraft(text=text, prompt_tokens=len(prompt), tokens=len(ids))
                 chosen.append((self._episodes[number], draft, row))
         roots = self._run_first_rounds(chosen, trainer, step) if chosen else []
@@ -428,22 +441,22 @@ class RolloutFunction:
         ]
 
     def _sampling_seed(self, trainer: Any, step: int, round_: int) -> int:
-        """Return a seed that depends only on the training, the step, the round and the process."""
+        """Return a seed that depends only on the training's seed, step, round and process."""
         rank = int(trainer.accelerator.process_index)
         return ((self._settings.seed * 1_000_003 + step) * 2 + round_) * 1009 + rank
 
     def _gather_rows(
         self,
-        about: Sequence[tuple[int, int]],
+        groups: Sequence[tuple[int, int]],
         written: Mapping[int, Sequence[PromptCompletions]],
         second_written: Mapping[int, Sequence[PromptCompletions]],
         *,
         roots: Mapping[int, Sequence[FirstRound | None]],
     ) -> dict[str, Any]:
-        """Return the rows in TRL's form, with the fields that the reward needs."""
+        """Return TRL's columns, one entry a row, with those that the reward needs."""
         rows: dict[str, list[Any]] = {"prompt_ids": [], "completion_ids": [], "root": []}
         logprobs: list[list[float]] = []
-        for number, round_ in about:
+        for number, round_ in groups:
             for completions in (second_written if round_ else written)[number]:
                 logprobs += completions.logprobs or []
                 for ids in completions.ids:
@@ -456,7 +469,7 @@ class RolloutFunction:
 
 @contextmanager
 def sample_greedily(trainer: Any) -> Iterator[None]:
-    """Make TRL's or vLLM's generation greedy within the block."""
+    """Make the trainer's generation, by transformers or vLLM, greedy within the block."""
     if trainer.use_vllm:
         engine, before = trainer.vllm_generation, trainer.vllm_generation.temperature
         engine.temperature = 0.0
@@ -475,7 +488,7 @@ def sample_greedily(trainer: Any) -> Iterator[None]:
 
 
 def share_roots(roots: Sequence[FirstRound | None]) -> list[FirstRound | None]:
-    """Return each row's own first round, or another row's if it has none."""
+    """Return each row's first round, or another row's where it is None; all None if all are."""
     able = [root for root in roots if root is not None]
     if not able:
         return [None] * len(roots)

@@ -18,7 +18,7 @@ _HUB_SECONDS = 10.0
 
 
 def hub_problem(hub: HubSettings, environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return a sentence that says why the policy could not be uploaded, or None."""
+    """Return a sentence that says why the policy cannot be uploaded; None if nothing is wrong."""
     if not hub.repo:
         return None
     try:
@@ -49,7 +49,7 @@ def upload_policy(hub: HubSettings, policy: Path, environ: Mapping[str, str] = o
     HF_ENDPOINT selects another hub than the public one.
 
     Raises:
-        SourceError: the hub refused it or cannot be reached; the folder stays as it is.
+        SourceError: the hub refused the upload or cannot be reached; the folder is not changed.
     """
     api = HfApi(endpoint=environ.get("HF_ENDPOINT") or None, token=environ.get("HF_TOKEN") or None)
     try:
@@ -69,12 +69,14 @@ def upload_policy(hub: HubSettings, policy: Path, environ: Mapping[str, str] = o
 def find_reachable(
     start: str, revision: str | None, *, hub: HfApi | None = None, cache: Path | None = None
 ) -> tuple[str, str | None]:
-    """Return the hub id, or the folder in the cache, and the revision from which to load a model.
+    """Return the folder or hub id, and the revision, from which to load a model.
 
     Without a connection the libraries retry for half a minute for each file of a model, even if it
-    is cached. So the hub is called once, and if it is unreachable the cached files are used.
+    is cached. So the hub is called once, and if it cannot be reached, the model's folder in the
+    cache is returned. A local folder is returned unchanged.
 
-    None means the latest revision, the hub that the environment names, and the libraries' cache.
+    If they are None, `revision` is the latest one, `hub` the one that the environment names, and
+    `cache` the folder that the libraries use.
 
     Raises:
         OSError: the hub cannot be reached and the cache does not have the model.

@@ -31,15 +31,15 @@ from batuta.rendering.console import new_table
 REFRESH_SECONDS = 1.0
 """Seconds between two reads of the folder."""
 STALL_SECONDS = 120.0
-"""Seconds without a new line, beyond the time of a few steps, after which a run counts as
-stopped."""
+"""Seconds without a new line of metrics, besides the time of three steps, after which a run counts
+as stopped."""
 RECENT_STEPS = 10
-"""Steps over which the time is averaged."""
+"""Number of last steps over which the time is averaged."""
 BAR_CHARACTERS = "▁▂▃▄▅▆▇█"
 WIDTH = 48
-"""The most characters of a curve."""
+"""Maximum characters of a curve."""
 MAX_ANSWER_CHARACTERS = 80
-"""The most characters of an answer that are shown."""
+"""Maximum characters of an answer that are shown."""
 CURVES = (
     ("reward", "reward"),
     ("right", "right"),
@@ -62,7 +62,7 @@ SHOWN_IF_NONZERO = ("outages", "limited", "skipped")
 
 
 class TrainingState(StrEnum):
-    """The state of the run in a folder."""
+    """The state of the run in a folder, as it is shown."""
 
     EMPTY = "nothing has been trained here yet"
     WARM = "an SFT warm-up is here; training has not begun"
@@ -82,14 +82,15 @@ class TrainingView:
     samples: tuple[Mapping[str, Any], ...]
     """The workflows of the step that was sampled last."""
     steps: int | None
-    """The steps of the whole training; None if unknown."""
+    """Number of steps of the whole training; None if unknown."""
 
 
 def read_view(folder: Path, now: float) -> TrainingView:
-    """Read the run folder.
+    """Read the run folder; `now` is the time in seconds since the epoch.
 
     Raises:
         ConfigError: there is no such folder.
+        StoreError: a file cannot be read.
     """
     if not folder.is_dir():
         raise ConfigError(
@@ -133,7 +134,7 @@ def _find_state(
 
 
 def render_view(view: TrainingView) -> RenderableType:
-    """Return the view as text and a table for rich."""
+    """Return the view as text for rich, with a table of figures once a step has ended."""
     done = view.lines[-1]["step"] if view.lines else 0
     of = "" if view.steps is None else f" of {view.steps}"
     at = f"step {done}{of} · " if view.lines else ""
@@ -161,9 +162,9 @@ def _curve_table(lines: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def draw_sparkline(values: Sequence[float | None]) -> str:
-    """Draw the values as bars, scaled from the lowest to the highest; gaps where there is none.
+    """Draw the values as bars, scaled from the lowest to the highest, with a gap for each None.
 
-    More values than `WIDTH` are averaged.
+    At least one value is known. More values than `WIDTH` are averaged in groups.
     """
     columns = min(WIDTH, len(values))
     edges = [round(at * len(values) / columns) for at in range(columns + 1)]
@@ -186,7 +187,7 @@ def _known_mean(values: Sequence[float | None]) -> float | None:
 
 
 def describe_time(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Return the share of sampling, running and updating in the last steps' time, as a sentence."""
+    """Say how long the last steps took, and the shares of sampling, running and updating."""
     recent = [line for line in lines[-RECENT_STEPS:] if line.get("step_time")]
     if not recent:
         return "no step was timed"
@@ -204,7 +205,6 @@ def describe_time(lines: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _sample_texts(view: TrainingView) -> list[RenderableType]:
-    """Return the workflows of the step that was sampled last."""
     if not view.samples:
         return []
     parts: list[RenderableType] = [Text(f"\nsampled at step {view.samples[0]['step']}", "bold")]
@@ -219,15 +219,15 @@ def _sample_texts(view: TrainingView) -> list[RenderableType]:
 
 
 def _last_line(answer: str | None) -> str:
-    """Return the end of an answer's last line."""
     lines = (answer or "").strip().splitlines() or ["no answer"]
     return lines[-1][-MAX_ANSWER_CHARACTERS:]
 
 
 def watch_training(folder: Path, console: Console, *, once: bool = False) -> None:
-    """Draw the folder, and redraw it until the run ends.
+    """Show the run, and update the view every second until the training has finished.
 
-    If the console is not a terminal, it is drawn once.
+    The view of a stopped run is updated too, as it may be resumed. With `once`, or if the console
+    is not a terminal, it is shown once.
 
     Raises:
         ConfigError: there is no such folder.

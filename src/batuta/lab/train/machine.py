@@ -1,4 +1,4 @@
-"""Estimates a training's memory, and lists what the machine lacks, before anything is loaded.
+"""Estimates a training's memory, and finds out what the machine lacks, without loading weights.
 
 Weights, gradients and Adam's two moments are exact. Activations are estimated from the tensors that
 a Qwen2 decoder layer keeps for its backward pass, per token.
@@ -35,7 +35,8 @@ FP32, BF16 = 4, 2
 """Bytes per number."""
 GIB = 2**30
 _EXTRAS = {"vllm": "'trl[vllm]'"}
-"""Requirements that install a package in a version supported by the library that uses it."""
+"""The requirement to install for a package, if it is not the package itself: TRL supports only
+some versions of vLLM."""
 KNOWN_ARCHITECTURES = {
     "Qwen/Qwen2.5-7B-Instruct": Qwen2Config(
         vocab_size=152_064,
@@ -57,7 +58,7 @@ class Devices:
     """The processes and machines of a training, and what they share."""
 
     processes: int = 1
-    """Processes, one for each device."""
+    """Processes of the whole training, one for each device."""
     local_processes: int = 1
     """Processes on this machine."""
     sharded: bool = False
@@ -73,24 +74,25 @@ class Devices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryEstimate:
-    """Bytes on one device, and the number of parameters."""
+    """The bytes that a training needs on one device, and the number of parameters."""
 
     parameters: int
     trainable: int
-    """Parameters that are trained, those of adapters included."""
+    """Number of parameters that are trained, adapters included."""
     weights: int
     gradients: int
     moments: int
-    """Adam's two moments, in fp32."""
+    """Bytes of Adam's two moments, in fp32."""
     working_copy: int
-    """The bf16 copy of the weights, used in matrix products."""
+    """Bytes of the bf16 copy of the weights, used in matrix products."""
     activations: int
     generation: int
-    """Memory of generation; with a colocated vLLM, its share of the device."""
+    """Bytes that generation needs; with a colocated vLLM, vLLM's share of the device."""
     generation_stays: bool
     """True if that memory stays occupied during the update, as with a colocated vLLM."""
     host: int
-    """Bytes in the host's memory instead, for each device."""
+    """Bytes of weights, gradients and moments in the host's memory, for each device; 0 unless they
+    are offloaded."""
 
     @property
     def total(self) -> int:
@@ -105,7 +107,7 @@ class MemoryEstimate:
 def read_architecture(start: str, revision: str | None = None) -> PreTrainedConfig | None:
     """Return the architecture of a folder or hub id without using the network; None if unknown.
 
-    Adapters have that of their base model.
+    For adapters, the architecture of their base model is returned.
 
     Raises:
         ConfigError: the adapters do not name their base model.
@@ -119,8 +121,8 @@ def read_architecture(start: str, revision: str | None = None) -> PreTrainedConf
     return found
 
 
-def new_architecture(network: NetworkSettings) -> PreTrainedConfig:
-    """Return the architecture of a network made from scratch."""
+def new_architecture(network: NetworkSettings, **tokens: int | None) -> Qwen2Config:
+    """Return the architecture of a network made from scratch, with the ids of special tokens."""
     return Qwen2Config(
         vocab_size=network.vocabulary,
         hidden_size=network.hidden,
@@ -130,17 +132,18 @@ def new_architecture(network: NetworkSettings) -> PreTrainedConfig:
         num_key_value_heads=network.kv_heads,
         max_position_embeddings=network.positions,
         tie_word_embeddings=True,
+        **tokens,
     )
 
 
 def keeps_frozen_narrow(settings: TrainSettings, devices: Devices) -> bool:
-    """Return whether frozen matrices are stored in bf16; sharding needs one dtype for all."""
+    """Return whether frozen matrices are stored in bf16; shards must all have one dtype."""
     policy = settings.policy
     return policy.bf16 and policy.lora is not None and not devices.sharded
 
 
 class ParameterCount(NamedTuple):
-    """Parameters of a network, those of adapters included."""
+    """The number of parameters of a network, adapters included."""
 
     total: int
     trained: int
@@ -173,8 +176,11 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """Estimate the memory of a training step with the longest completions.
 
-    `device_bytes` is the memory of one device, of which a colocated vLLM takes a share; None:
-    unknown.
+    `device_bytes` is the memory of one device, of which a colocated vLLM takes a share; None if it
+    is unknown.
+
+    Raises:
+        ConfigError: no layer of the network matches `lora.targets`.
     """
     numbers = count_parameters(config, settings.policy.lora)
     shards = devices.processes if devices.sharded else 1
@@ -189,19 +195,10 @@ def estimate_memory(
         weights=weights,
         gradients=gradients,
         moments=moments,
-        working_copy=_working_copy_bytes(
-            settings,
-            numbers,
-            layers=int(_config_value(config, "num_hidden_layers")),
-            devices=devices,
-        ),
+        working_copy=_working_copy_bytes(settings, config, numbers, devices),
         activations=_activation_bytes(settings, config, prompt_tokens, devices),
         generation=_generation_bytes(
-            settings,
-            config,
-            prompt_tokens=prompt_tokens,
-            processes=devices.processes,
-            device_bytes=device_bytes,
+            settings, config, prompt_tokens, devices, device_bytes=device_bytes
         ),
         generation_stays=settings.optimiser.sampler == "vllm-colocate",
         host=sum(held) if devices.offloaded else 0,
@@ -209,17 +206,18 @@ def estimate_memory(
 
 
 def _working_copy_bytes(
-    settings: TrainSettings, numbers: ParameterCount, *, layers: int, devices: Devices
+    settings: TrainSettings, config: PreTrainedConfig, numbers: ParameterCount, devices: Devices
 ) -> int:
-    """Return the bytes of the bf16 weights beside the fp32 ones.
+    """Return the bytes of the bf16 copy of the weights, beside the fp32 weights.
 
-    Sharded weights are gathered for about two layers at a time. Autocast keeps a copy of what is
-    trained for the whole pass; weights that are frozen beside adapters are stored in bf16 already.
+    Sharded weights are gathered for about two layers at a time. Autocast keeps a copy of the
+    trained weights for the whole pass; weights that adapters leave frozen are stored in bf16
+    already.
     """
     if not settings.policy.bf16:
         return 0
     if devices.sharded:
-        return 2 * BF16 * numbers.total // layers
+        return 2 * BF16 * numbers.total // _config_size(config, "num_hidden_layers")
     return BF16 * (numbers.total if settings.policy.lora is None else numbers.trained)
 
 
@@ -228,22 +226,19 @@ def _activation_bytes(
 ) -> int:
     """Return the bytes that the forward pass of one micro-batch keeps for its backward pass."""
     o = settings.optimiser
-    hidden, layers = (
-        int(_config_value(config, "hidden_size")),
-        int(_config_value(config, "num_hidden_layers")),
-    )
+    hidden, layers = _config_size(config, "hidden_size"), _config_size(config, "num_hidden_layers")
     shared = o.shares_prompts
     groups = max(1, o.micro_batch // o.group)
     tokens = (groups if shared else o.micro_batch) * prompt_tokens + o.micro_batch * o.completion
     wide = BF16 if settings.policy.bf16 else FP32
-    inside = 4 * int(_config_value(config, "intermediate_size")) + 2 * kv_width(config)
+    inside = 4 * _config_size(config, "intermediate_size") + 2 * kv_width(config)
     layer = 8 * FP32 * hidden + wide * inside
     if o.gradient_checkpointing:
         stream = wide if devices.sharded else FP32  # autocast computes the residual stream in fp32
         return tokens * (layers * stream * hidden + layer)
     if not shared:
         return tokens * layers * layer
-    logits = 2 * FP32 * int(_config_value(config, "vocab_size")) * o.micro_batch * o.completion
+    logits = 2 * FP32 * _config_size(config, "vocab_size") * o.micro_batch * o.completion
     # each completion attends to its own copy of the shared prompt's keys and values
     spread = 2 * wide * hidden * layers * o.micro_batch * prompt_tokens
     return tokens * layers * layer + logits + spread
@@ -253,38 +248,36 @@ def _generation_bytes(
     settings: TrainSettings,
     config: PreTrainedConfig,
     prompt_tokens: int,
-    processes: int,
+    devices: Devices,
     *,
     device_bytes: int | None,
 ) -> int:
-    """Return the bytes of a step's keys and values, and of reading its prompts."""
+    """Return the bytes of a step's keys and values and of reading its prompts, or vLLM's share."""
     o = settings.optimiser
     if o.sampler == "vllm-server":
         return 0
     if o.sampler == "vllm-colocate":
         return int(o.vllm_memory * (device_bytes or 0))
-    questions = o.questions / processes
+    questions = o.questions / devices.processes
     prompts = questions if o.sampler == "own" else questions * o.group
     tokens = prompts * prompt_tokens + questions * o.group * o.completion
-    layers = int(_config_value(config, "num_hidden_layers"))
+    layers = _config_size(config, "num_hidden_layers")
     wide = BF16 if settings.policy.bf16 else FP32
-    reading = 3 * wide * int(_config_value(config, "intermediate_size")) * prompts * prompt_tokens
+    reading = 3 * wide * _config_size(config, "intermediate_size") * prompts * prompt_tokens
     return int(2 * FP32 * layers * kv_width(config) * tokens + reading)
 
 
 def kv_width(config: PreTrainedConfig) -> int:
-    """Return how many numbers one token's keys have in one layer; its values have the same."""
-    heads = int(_config_value(config, "num_attention_heads"))
+    """Return how many numbers a token's keys have in one layer, and its values as well."""
+    heads = _config_size(config, "num_attention_heads")
     kept = int(getattr(config, "num_key_value_heads", None) or heads)
-    width = int(
-        getattr(config, "head_dim", None) or int(_config_value(config, "hidden_size")) // heads
-    )
+    width = int(getattr(config, "head_dim", None) or _config_size(config, "hidden_size") // heads)
     return kept * width
 
 
-def _config_value(config: PreTrainedConfig, name: str) -> Any:
+def _config_size(config: PreTrainedConfig, name: str) -> int:
     text: Any = config.get_text_config()
-    return getattr(text, name)
+    return int(getattr(text, name))
 
 
 def read_devices(environ: Mapping[str, str]) -> Devices:
@@ -297,12 +290,15 @@ def read_devices(environ: Mapping[str, str]) -> Devices:
 
 
 def needs_gpu(settings: TrainSettings) -> bool:
-    """Return whether the settings need a GPU; bf16 alone does not, as some CPUs compute it."""
+    """Return whether the settings need a GPU: vLLM does; bf16 does not, as some CPUs support it."""
     return settings.optimiser.sampler.startswith("vllm")
 
 
 def device_memory(settings: TrainSettings) -> tuple[int | None, str]:
-    """Return the bytes of memory of one device, or None if there is none, and its description."""
+    """Return the bytes of memory of one device, and a description of the device.
+
+    The device is a GPU, else this machine; None: the settings need a GPU and there is none.
+    """
     if torch.cuda.is_available():
         about: Any = torch.cuda.get_device_properties(0)
         return int(about.total_memory), f"of one {about.name}"
@@ -328,7 +324,7 @@ def missing_extras(settings: TrainSettings) -> list[str]:
 
 
 def supported_vllm() -> SpecifierSet:
-    """Return the vLLM versions that the installed TRL requires; any if it names none."""
+    """Return the vLLM versions that the installed TRL supports; all if TRL names none."""
     for line in requires("trl") or ():
         named = Requirement(line)
         if named.name == "vllm" and named.marker and named.marker.evaluate({"extra": "vllm"}):
@@ -337,41 +333,51 @@ def supported_vllm() -> SpecifierSet:
 
 
 def vllm_problem(installed: str) -> str | None:
-    """Return why TRL cannot work with that version of vLLM, or None."""
-    wanted = supported_vllm()
-    if wanted.contains(Version(installed).base_version, prereleases=True):
+    """Return why TRL cannot work with that version of vLLM; None if it can."""
+    supported = supported_vllm()
+    if supported.contains(Version(installed).base_version, prereleases=True):
         return None
     hint = package_hint(_EXTRAS["vllm"])
-    return f"vllm {installed} is installed and TRL {version('trl')} needs vllm{wanted}; {hint}"
+    return f"vllm {installed} is installed and TRL {version('trl')} needs vllm{supported}; {hint}"
 
 
 def divisibility_problems(settings: TrainSettings, processes: int) -> list[str]:
-    """Return a sentence for each pair of sizes that do not divide each other."""
+    """Return a sentence for each number of a step that cannot be divided among the processes."""
+    problems = question_problem(settings, processes), completion_problem(settings, processes)
+    return [*filter(None, problems)]
+
+
+def question_problem(settings: TrainSettings, processes: int) -> str | None:
+    """Return a sentence if a step's questions cannot be divided among the processes, else None."""
+    questions = settings.optimiser.questions
+    second_rounds = settings.recursion.count_second_rounds(questions)
+    if not questions % processes and not (second_rounds and (questions // processes) % 2):
+        return None
+    pairs = " in pairs of a first and a second round" if second_rounds else ""
+    return f"optimiser.questions = {questions} cannot be divided among {processes} processes{pairs}"
+
+
+def completion_problem(settings: TrainSettings, processes: int) -> str | None:
+    """Return a sentence if a step's completions cannot be divided into micro-batches, else None."""
     o = settings.optimiser
-    second_rounds = settings.recursion.count_second_rounds(o.questions)
-    found: list[str] = []
-    if o.questions % processes or (second_rounds and (o.questions // processes) % 2):
-        pairs = " in pairs of a first and a second round" if second_rounds else ""
-        found.append(
-            f"optimiser.questions = {o.questions} cannot be divided among {processes} "
-            f"processes{pairs}"
-        )
-    if (o.questions * o.group) % (o.micro_batch * processes):
-        found.append(
-            f"optimiser.questions x group = {o.questions * o.group} completions cannot be divided "
-            f"into micro-batches of {o.micro_batch} on {processes} processes"
-        )
-    return found
+    if not (o.questions * o.group) % (o.micro_batch * processes):
+        return None
+    return (
+        f"optimiser.questions x group = {o.questions * o.group} completions cannot be divided "
+        f"into micro-batches of {o.micro_batch} on {processes} processes"
+    )
 
 
 def hardware_problems(settings: TrainSettings, devices: Devices) -> list[str]:
-    """Return a sentence for each shortage of this machine and each contradiction of settings."""
+    """Return a sentence for each thing that this machine lacks, and each conflict of settings."""
     o, found = settings.optimiser, list[str]()
     cuda = torch.cuda.device_count()
     if needs_gpu(settings) and cuda < devices.local_processes:
-        why = "policy.bf16" if settings.policy.bf16 else f'optimiser.sampler = "{o.sampler}"'
         have = f"only {cuda}" if cuda else "none"
-        found.append(f"{why} needs a GPU for each process, and this machine has {have}")
+        found.append(
+            f'optimiser.sampler = "{o.sampler}" needs a GPU for each process, and this machine has '
+            f"{have}"
+        )
     if settings.recursion.share and not settings.pool.journal:
         found.append("recursion runs first rounds again from the journal; set pool.journal = true")
     return found + node_problems(settings, devices)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedTokenizerFast,
-    Qwen2Config,
     Qwen2ForCausalLM,
 )
 
+from batuta.embedded import CHAT_TEMPLATE
 from batuta.embedded.adapters import is_adapter
 from batuta.embedded.model_files import read_json
 from batuta.embedded.policy import ConductorCard, is_policy
@@ -28,7 +29,13 @@ from batuta.errors import ConfigError, StoreError
 from batuta.lab.train.adapters import add_adapters, attach_adapters, find_adapters, merge_adapters
 from batuta.lab.train.device import choose_attention, place_model, without_adapters
 from batuta.lab.train.hub import find_reachable
-from batuta.lab.train.machine import FP32, GIB, count_parameters, read_architecture
+from batuta.lab.train.machine import (
+    FP32,
+    GIB,
+    count_parameters,
+    new_architecture,
+    read_architecture,
+)
 from batuta.lab.train.sampler import eval_mode, own_sampler_problem
 from batuta.lab.train.settings import LoraSettings, NetworkSettings, TrainSettings
 from batuta.lab.train.shared_prompt import completion_logprobs
@@ -37,21 +44,18 @@ SPLIT_PATTERN = (
     r'(?:"?\]\n)?(?:model_id|subtasks|access_list) = \[+"?'
     r"| ?\d| ?[A-Za-z]+| ?[^\sA-Za-z\d]+(?: [^\sA-Za-z\d]+)*|\s+"
 )
-"""Each match may become one token: the frame of the lists, a digit, a word, a run of symbols."""
+"""Matches the parts of a text that may become one token: the frame of the lists, a digit, a word, a
+run of symbols, or white space."""
 
 PAD, END = "<|pad|>", "<|end|>"
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
-
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
+"""The special tokens of a tokenizer made from scratch: padding, end, and the roles of messages."""
 
 
 def make_tokenizer(texts: Iterable[str], size: int = 1024) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE tokenizer of `size` tokens, which can encode any text.
+    """Train a byte-level BPE tokenizer of at most `size` tokens, which can encode any text.
 
-    The size is at least 256 + 5.
+    `size` is at least 256 bytes and 5 special tokens.
     """
     tokenizer = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(SPLIT_PATTERN), "isolated")
@@ -76,77 +80,51 @@ def make_tokenizer(texts: Iterable[str], size: int = 1024) -> PreTrainedTokenize
 
 
 LOGPROB_TOLERANCE = 1e-2
-"""The most nats by which a token's log-probability may differ from that of transformers."""
+"""Maximum difference, in nats, of a token's log-probability from the one of transformers."""
 _GENERIC_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
-"""Names, in this and older transformers, of the class of tokenizers defined by tokenizer.json
-alone."""
+"""The class of tokenizers defined by tokenizer.json alone, as this transformers and older ones name
+it."""
 
 
-def make_model(
-    tokenizer: Any,
-    *,
-    hidden: int = 128,
-    layers: int = 3,
-    heads: int = 4,
-    kv_heads: int = 2,
-    inner: int = 256,
-    positions: int = 1024,
-) -> Qwen2ForCausalLM:
-    """Return a Qwen2 with random fp32 weights and tied embeddings."""
-    config = Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        intermediate_size=inner,
-        max_position_embeddings=positions,
-        tie_word_embeddings=True,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=None,
-        use_cache=True,
-        initializer_range=0.02,
-    )
-    return Qwen2ForCausalLM(config)
+def make_model(tokenizer: Any, **sizes: int) -> Qwen2ForCausalLM:
+    """Return a Qwen2 with random fp32 weights, tied embeddings and the tokenizer's vocabulary.
+
+    `sizes` are other fields of `NetworkSettings`.
+    """
+    network = NetworkSettings(vocabulary=len(tokenizer), **sizes)
+    ends = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    return Qwen2ForCausalLM(new_architecture(network, bos_token_id=None, **ends))
 
 
-def make_policy(tokenizer: Any, network: NetworkSettings) -> Any:
-    """Return a network of that size with random weights, on the training device."""
-    model = make_model(
-        tokenizer,
-        hidden=network.hidden,
-        layers=network.layers,
-        heads=network.heads,
-        kv_heads=network.kv_heads,
-        inner=network.inner,
-        positions=network.positions,
-    )
-    return place_model(model)
+def make_policy(texts: Iterable[tuple[str, str]], network: NetworkSettings) -> tuple[Any, Any]:
+    """Return a network with random weights, on the training device, and its tokenizer.
+
+    The tokenizer is trained on the texts, pairs of a prompt and a draft.
+    """
+    tokenizer = make_tokenizer((text for pair in texts for text in pair), network.vocabulary)
+    model = make_model(tokenizer, **network.model_dump(exclude={"vocabulary"}))
+    return place_model(model), tokenizer
 
 
 def load_policy(start: str, revision: str | None) -> tuple[Any, Any]:
     """Load the model in fp32, with adapters merged, and the tokenizer of a folder or hub id.
 
     Raises:
-        ConfigError: they cannot be loaded, weights are missing, the tokenizer belongs to another
-            model or has no chat template, or the weights do not fit in memory.
+        ConfigError: the files cannot be loaded, weights are missing, the tokenizer belongs to
+            another model or has no usable chat template, or the weights do not fit in memory.
     """
-    model, tokenizer = _load_checked(start, revision, None)
+    model, tokenizer = load_to_adapt(start, revision, None)
     return (merge_adapters(model) if isinstance(model, PeftModel) else model), tokenizer
 
 
-def load_to_adapt(start: str, revision: str | None, lora: LoraSettings) -> tuple[Any, Any]:
-    """Load a policy as `load_policy` does, but keep its adapters separate, to train them further.
+def load_to_adapt(start: str, revision: str | None, lora: LoraSettings | None) -> tuple[Any, Any]:
+    """Load a policy as `load_policy` does, but keep its adapters separate from its weights.
+
+    With `lora` the adapters can be trained further.
 
     Raises:
-        ConfigError: as `load_policy`, or the adapters differ from `lora`.
+        ConfigError: as for `load_policy`, or the adapters differ from `lora`.
     """
-    return _load_checked(start, revision, lora)
-
-
-def _load_checked(start: str, revision: str | None, lora: LoraSettings | None) -> tuple[Any, Any]:
-    """Load model and tokenizer, with the adapters of `start`, and check that they fit together."""
     _check_room(start, revision)
     model, tokenizer = _read_policy(start, revision, lora)
     if len(tokenizer) > model.config.vocab_size:
@@ -161,7 +139,6 @@ def _load_checked(start: str, revision: str | None, lora: LoraSettings | None) -
 
 
 def _read_policy(start: str, revision: str | None, lora: LoraSettings | None) -> tuple[Any, Any]:
-    """Load model and tokenizer, with adapters attached if there are any."""
     saved, base = None, start
     try:
         source, wanted = find_reachable(start, revision)
@@ -177,9 +154,9 @@ def _read_policy(start: str, revision: str | None, lora: LoraSettings | None) ->
         require_all_weights(report, base)
         return (attach_adapters(model, saved, lora) if saved else model), tokenizer
     except (OSError, ValueError):
-        stands = f", adapters of {base!r}" if saved else ""
+        adapted = f", adapters of {base!r}" if saved else ""
         raise ConfigError(
-            f"no policy can be loaded from {start!r}{stands}; set policy.start to a folder with a "
+            f"no policy can be loaded from {start!r}{adapted}; set policy.start to a folder with a "
             "model and its tokenizer, or to a hub id that can be downloaded"
         ) from None
     except DAMAGE as error:
@@ -199,7 +176,13 @@ def first_line(error: Exception) -> str:
 
 
 def require_all_weights(report: Mapping[str, Any], source: object) -> None:
-    """Raise an error if weights are missing, as transformers fills them with random numbers."""
+    """Check that no weights are missing: transformers would fill them with random numbers.
+
+    `report` is what transformers reports about loading.
+
+    Raises:
+        ConfigError: weights are missing.
+    """
     if missing := sorted(report["missing_keys"]):
         raise ConfigError(
             f"{source} lacks {len(missing)} of its model's weights, for example {missing[0]}; "
@@ -208,7 +191,6 @@ def require_all_weights(report: Mapping[str, Any], source: object) -> None:
 
 
 def _check_chat_template(tokenizer: Any, start: str) -> None:
-    """Check that the tokenizer can render a prompt."""
     if not tokenizer.chat_template:
         raise ConfigError(
             f"the tokenizer in {start} has no chat template, so the model cannot be prompted; "
@@ -254,7 +236,8 @@ def load_trainable(start: str, settings: TrainSettings) -> tuple[Any, Any]:
     on the GPU if there is one.
 
     Raises:
-        ConfigError: the policy does not exist, is damaged, or does not fit in memory.
+        ConfigError: the policy does not exist, is damaged, does not fit in memory, or has an
+            architecture that these stages do not support.
     """
     model, tokenizer = load_policy(start, settings.policy.revision)
     check_shared_prompts(model, start)
@@ -267,10 +250,10 @@ def load_trainable(start: str, settings: TrainSettings) -> tuple[Any, Any]:
 
 
 def check_own_sampler(model: Any, start: str) -> None:
-    """Check that our own sampler supports the model.
+    """Check that our own sampler supports the model, which was loaded from `start`.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: the sampler does not support it.
     """
     if problem := own_sampler_problem(model):
         raise ConfigError(
@@ -282,21 +265,21 @@ def check_own_sampler(model: Any, start: str) -> None:
 def check_shared_prompts(model: Any, start: str) -> None:
     """Check that the single-process stages compute the model's loss correctly.
 
-    They read a prompt once for its drafts and multiply the last state by the output matrix; some
-    models transform the logits further, or cache something other than keys and values.
+    The stages read a prompt once for its drafts and multiply the last state by the output matrix;
+    some models transform the logits further, or cache something other than keys and values.
 
     Raises:
-        ConfigError: their loss would be wrong.
+        ConfigError: the loss would be wrong.
     """
     bare = without_adapters(model)
     ids = (torch.arange(20, device=bare.device) * 7919 + 3).view(2, 10) % bare.config.vocab_size
     ids[1, :6] = ids[0, :6]
     with torch.inference_mode(), eval_mode(bare):
         theirs = torch.log_softmax(bare(ids, use_cache=False).logits.float(), -1)[:, 5:-1]
-        wanted = theirs.gather(-1, ids[:, 6:, None]).squeeze(-1)
+        expected = theirs.gather(-1, ids[:, 6:, None]).squeeze(-1)
         try:
             found, _ = completion_logprobs(bare, ids, torch.ones_like(ids), 4)
-            same = bool((found - wanted).abs().max() < LOGPROB_TOLERANCE)
+            same = bool((found - expected).abs().max() < LOGPROB_TOLERANCE)
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
             same = False
     if not same:
@@ -308,13 +291,15 @@ def check_shared_prompts(model: Any, start: str) -> None:
 
 
 def read_tokenizer(start: str, revision: str | None = None) -> Any:
-    """Load the tokenizer of a folder or hub id as it was saved, or that of its base model.
+    """Load the tokenizer of a folder or hub id as it was saved.
 
-    `AutoTokenizer` splits text as Qwen2 does for every folder of a Qwen2 model, whatever its
-    tokenizer.json says, and a small policy was not trained on those tokens.
+    Adapters without a tokenizer have the tokenizer of their base model. `AutoTokenizer` splits text
+    as Qwen2 does for every folder of a Qwen2 model, whatever its tokenizer.json says; a small
+    policy was not trained on such tokens.
 
     Raises:
-        ConfigError: tokenizer_config.json is not a JSON object.
+        ConfigError: tokenizer_config.json is not a JSON object, or the adapters do not name their
+            base model.
         OSError, ValueError: there is no tokenizer.
     """
     kind: Any = PreTrainedTokenizerFast if _is_generic_tokenizer(Path(start)) else AutoTokenizer
@@ -337,14 +322,15 @@ STAGES = ("warmup", "distilled", "rejection", "conductor")
 
 
 def find_policy_start(settings: TrainSettings, stage: str = "conductor") -> str | None:
-    """Return the folder or hub id that a stage starts from: the result of the last stage before it.
+    """Return the folder or hub id that a stage starts from.
 
     Args:
-        settings: the training, which names a model or has the folders of earlier stages.
+        settings: the training; its output folder may have results of earlier stages.
         stage: one of `STAGES`.
 
     Returns:
-        None if no earlier stage has run and no model is named.
+        The result of the latest earlier stage that has run, else the model that the settings name;
+        None if there is neither. Rejection sampling counts only if it is configured.
     """
     for name in reversed(STAGES[: STAGES.index(stage)]):
         if name == "rejection" and not settings.rejection.rounds:
@@ -369,11 +355,21 @@ def require_policy_start(settings: TrainSettings, stage: str = "conductor") -> s
     return start
 
 
+def policy_card(settings: TrainSettings) -> ConductorCard:
+    """Return the card that says how the policy is prompted when it serves."""
+    return ConductorCard(
+        name=settings.name,
+        rendering=settings.prompt.rendering(),
+        max_tokens=settings.optimiser.completion,
+        rounds=settings.recursion.rounds,
+    )
+
+
 def save_stage(model: Any, tokenizer: Any, settings: TrainSettings, stage: str) -> Path:
     """Write the resulting policy of a stage before reinforcement learning.
 
     Raises:
-        StoreError: it cannot be written.
+        StoreError: the policy cannot be written.
     """
     folder = settings.output / stage
     if isinstance(model, PeftModel):  # the next stage adds new adapters
@@ -381,15 +377,8 @@ def save_stage(model: Any, tokenizer: Any, settings: TrainSettings, stage: str) 
     try:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        rendering, most = settings.prompt.rendering(), settings.optimiser.completion
-        rounds = settings.recursion.rounds
-        ConductorCard(
-            name=f"{settings.name}-{stage}",
-            rendering=rendering,
-            temperature=1.0,
-            max_tokens=most,
-            rounds=rounds,
-        ).write(folder)
+        card = replace(policy_card(settings), name=f"{settings.name}-{stage}", temperature=1.0)
+        card.write(folder)
     except OSError as error:
         raise StoreError(f"the policy cannot be written to {folder}: {error.strerror}") from None
     return folder
@@ -399,7 +388,9 @@ def merge_policy(adapters: Path, out: Path) -> Path:
     """Merge a policy's adapters into its model and write it in fp32, with its card if it has one.
 
     Raises:
-        ConfigError: the folder has no adapters, or they or their model cannot be loaded.
+        ConfigError: the folder has no adapters or is `out` itself, or the adapters or their model
+            cannot be loaded.
+        StoreError: the policy cannot be written.
     """
     if not is_adapter(adapters):
         raise ConfigError(

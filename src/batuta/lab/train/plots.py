@@ -26,12 +26,12 @@ SMOOTHING_SHARE = 0.04
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One figure: its labels and curves."""
+    """The labels and curves of one figure."""
 
     title: str
     unit: str
     curves: Mapping[str, str]
-    """The label of each curve by its key in the metrics; one without data is left out."""
+    """The label of each curve by the key of its metric; a curve without data is left out."""
     _: KW_ONLY
     share: bool = False
     """True if the axis shows at least 0 to 1."""
@@ -59,9 +59,9 @@ Point = tuple[float, float]
 
 
 def draw_curves(folders: Sequence[Path], out: Path) -> tuple[Path, ...]:
-    """Draw the figures for which the runs have data, and return their files.
+    """Draw the figures for which the runs have data into the folder `out`, and return the files.
 
-    Several run folders are treated as seeds of one training.
+    Several run folders count as seeds of one training.
 
     Raises:
         ConfigError: a folder has no metrics.
@@ -105,7 +105,6 @@ def _save_panel(panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]], path:
 def _draw_curve(
     axes: Axes, series: Sequence[Sequence[Point]], name: str, colour: str, *, width: float
 ) -> None:
-    """Draw one curve of all runs."""
     means = [running_mean(points) for points in series]
     if len(series) == 1:
         axes.plot(*zip(*series[0], strict=True), color=colour, linewidth=0.8, alpha=0.35)
@@ -117,12 +116,15 @@ def _draw_curve(
 
 
 def metric_points(lines: Sequence[Mapping[str, Any]], key: str) -> list[Point]:
-    """Return the step and value of a metric wherever it was measured."""
+    """Return the steps at which a metric was measured, with its values."""
     return [(float(line["step"]), float(line[key])) for line in lines if line.get(key) is not None]
 
 
 def running_mean(points: Sequence[Point]) -> list[Point]:
-    """Return the mean of each value and those shortly before it, fewer at the beginning."""
+    """Return each step with the mean of its value and of the values shortly before it.
+
+    The mean is over `SMOOTHING_SHARE` of the points, and over fewer at the beginning.
+    """
     back = max(1, round(len(points) * SMOOTHING_SHARE))
     return [
         (step, fmean(value for _, value in points[max(0, at - back + 1) : at + 1]))
@@ -131,7 +133,10 @@ def running_mean(points: Sequence[Point]) -> list[Point]:
 
 
 def spread_band(runs: Sequence[Sequence[Point]]) -> list[tuple[float, float, float, float]]:
-    """Return step, lowest, mean and highest of the runs, up to the end of the shortest."""
+    """Return each step with the lowest, mean and highest value of the runs.
+
+    The steps end with the shortest run.
+    """
     known = [dict(points) for points in runs]
     end = min(max(points) for points in known)
     steps = sorted({step for points in known for step in points if step <= end})

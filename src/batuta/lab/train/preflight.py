@@ -1,6 +1,7 @@
 """`batuta train conductor --check`: what a training needs and lacks, before it spends anything.
 
-It loads no weights, writes nothing, and opens no connection unless the pool must be discovered.
+The check loads no weights, writes nothing, and opens no connection unless the pool must be
+discovered. Only `--calls` makes calls, which are kept in the training's folder.
 """
 
 # the libraries' own annotations leave arguments untyped:
@@ -66,11 +67,11 @@ from batuta.lab.train.sampler import architecture_problem
 from batuta.lab.train.settings import TrainSettings
 
 MAX_PROMPTS = 500
-"""The most prompts that are measured."""
+"""Maximum number of prompts that are measured."""
 PLACEHOLDER_KEY = "not-set"
-"""Stands for a missing key, so that the rest of the pool can be read."""
+"""Used in place of a missing key, so that the rest of the pool can be read."""
 PLACEHOLDER_TASK = Task(id=TaskId("stand-in"), question="word " * 100, target="0", grader="integer")
-"""A question of 100 words that stands for missing ones."""
+"""A question of 100 words, used in place of questions that cannot be loaded."""
 CALLS_PER_WORKER = 32
 """Concurrent calls assumed for a worker discovered by API keys in the environment."""
 
@@ -78,9 +79,9 @@ CALLS_PER_WORKER = 32
 def check_training(
     settings: TrainSettings, environ: Mapping[str, str] = os.environ, calls: int = 0
 ) -> Preflight:
-    """Report what the training needs and lacks; unusable settings are reported, never raised.
+    """Report what the training needs and lacks; unusable settings are reported, not raised.
 
-    About `calls` real worker calls correct the estimated cost; 0 spends nothing.
+    About `calls` real calls of workers correct the estimated cost; 0 spends nothing.
     """
     found = Preflight()
     loaded, call_slots = _check_pool(settings, environ, found)
@@ -144,7 +145,7 @@ def _correct_by_calls(
     *,
     found: Preflight,
 ) -> CostEstimate:
-    """Correct the estimate by some real calls; if none is made, return it and note why."""
+    """Correct the estimate by real calls; if none can be made, return `assumed` and note why."""
     if assumed.depth is None:
         found.notes.append("no call was made, as the run in this folder is a better basis")
         return assumed
@@ -234,7 +235,10 @@ def _plan_episodes(
 def _check_policy(
     settings: TrainSettings, environ: Mapping[str, str], found: Preflight
 ) -> PreTrainedConfig | None:
-    """Return the policy's architecture, and report what must be made or downloaded first."""
+    """Return the policy's architecture, and report what must be made or downloaded first.
+
+    None means that the architecture is unknown on this machine.
+    """
     start = find_policy_start(settings)
     if start is None:
         found.missing.append(
@@ -257,15 +261,23 @@ def _check_policy(
             f'sampler = "own" cannot be used, as {start} is {problem}; set sampler = '
             '"transformers" in [optimiser]'
         )
-    elif not local and not _is_downloaded(start, revision):
-        offline = environ.get("HF_HUB_OFFLINE", "0") not in {"", "0"}
-        problems = found.missing if offline else found.notes
-        problems.append(f"{start} is not downloaded yet; it is fetched from the hub at the start")
+    elif not local and _local_tokenizer(start, revision) is None:
+        if environ.get("HF_HUB_OFFLINE", "0") in {"", "0"}:
+            note = f"{start} is not downloaded yet; it is fetched from the hub at the start"
+            found.notes.append(note)
+        else:
+            found.missing.append(
+                f"{start} is not downloaded and HF_HUB_OFFLINE forbids it; download the model "
+                "first, or unset HF_HUB_OFFLINE"
+            )
     return config
 
 
 def _model_behind(settings: TrainSettings, start: str, found: Preflight) -> tuple[str, str | None]:
-    """Return the model to load, for adapters their base model, and report mismatches."""
+    """Return the model to load and its revision: for adapters, those of their base model.
+
+    Adapters that do not match `policy.lora` are reported.
+    """
     try:
         saved = find_adapters(start, settings.policy.revision, local_only=True)
         if saved and settings.policy.lora:
@@ -274,10 +286,6 @@ def _model_behind(settings: TrainSettings, start: str, found: Preflight) -> tupl
         found.missing.append(str(error))
         return start, settings.policy.revision
     return (saved.base, saved.config.revision) if saved else (start, settings.policy.revision)
-
-
-def _is_downloaded(start: str, revision: str | None) -> bool:
-    return _local_tokenizer(start, revision) is not None
 
 
 def _local_tokenizer(start: str, revision: str | None) -> Any:
@@ -296,7 +304,10 @@ def _check_prompts(
     config: PreTrainedConfig | None,
     found: Preflight,
 ) -> int:
-    """Return the tokens of the longest first-round prompt, and report if it does not fit."""
+    """Return the tokens of the longest first-round prompt, and report if it does not fit.
+
+    The number is 0 if there are no episodes.
+    """
     start = find_policy_start(settings)
     try:
         tokenizer = start and _local_tokenizer(start, settings.policy.revision)
@@ -335,7 +346,10 @@ def _check_memory(
     *,
     found: Preflight,
 ) -> MemoryEstimate | None:
-    """Add the memory to the forecast, and report if it does not fit."""
+    """Add the memory to the forecast, and report if the device has too little.
+
+    None means that the memory cannot be estimated.
+    """
     if config is None:
         found.add("parameters", None, "count", "the architecture is not known on this machine")
         return None
@@ -376,7 +390,7 @@ def _check_memory(
 
 
 def _check_host_memory(needed: int, found: Preflight) -> None:
-    """Report if the offloaded tensors do not fit in this machine's memory."""
+    """Add the offloaded bytes to the forecast, and report if this machine has too little memory."""
     has = host_memory()
     found.add("host memory", needed, "bytes", "offloaded by the processes of this machine")
     if needed > has:

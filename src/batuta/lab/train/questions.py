@@ -1,7 +1,4 @@
-"""The questions of a whole training in order, drawn from the curriculum's mix step by step.
-
-Every function that draws raises ConfigError if a source is unknown or its file cannot be used.
-"""
+"""The questions of a whole training in order, drawn from the curriculum's mix step by step."""
 
 from __future__ import annotations
 
@@ -21,22 +18,25 @@ from batuta.lab.tasks.question_keys import text_key
 from batuta.lab.train.settings import CurriculumStage, TrainSettings
 
 RUNS_SOURCE = "runs"
-"""Scored runs of the default store; `runs:PATH` names another store."""
+"""Source of the scored runs of the default store; `runs:PATH` names another store."""
 _KEPT_BACK_SEED = 5_000_011
-"""Added to the seed of held-out questions; stages of the curriculum add their first step."""
+"""Added to the seed of held-out questions; a stage of the curriculum adds its first step."""
 _SPARE = 4
-"""Questions drawn for each held-out one, as some are drawn twice."""
-_MOST_DRAWS = 16
-"""The most questions drawn to find different ones, as a multiple of the number wanted."""
+"""Questions drawn for each held-out question, as some are drawn twice."""
+_DRAW_FACTORS = (1, 2, 4, 8, 16)
+"""Questions drawn for each requested question, until enough of them are not held out."""
 FILE_LIMIT = 1_000_000
-"""The most questions read from a file."""
+"""Maximum number of questions read from a file."""
 
 
 def draw_held_out(settings: TrainSettings) -> list[Task]:
-    """Return the held-out questions on which the training is evaluated, each once.
+    """Return the different held-out questions on which the training is evaluated.
+
+    There are at most `evaluation.questions`; none if `evaluation.every` is 0.
 
     Raises:
-        ConfigError: a source is unknown or a file cannot be used.
+        ConfigError: a source does not exist or has no question left.
+        SourceError: a benchmark or a file cannot be used.
     """
     e, mix = settings.evaluation, dict(settings.evaluation.tasks)
     if not e.every:
@@ -53,7 +53,8 @@ def held_out_keys(settings: TrainSettings) -> frozenset[str]:
     """Return the `text_key` of every held-out question.
 
     Raises:
-        ConfigError: a source is unknown or a file cannot be used.
+        ConfigError: a source does not exist or has no question left.
+        SourceError: a benchmark or a file cannot be used.
     """
     return frozenset(text_key(task.question) for task in draw_held_out(settings))
 
@@ -62,23 +63,25 @@ def draw_questions(settings: TrainSettings) -> list[Task]:
     """Draw one task for every question of every step, without the held-out questions.
 
     Raises:
-        ConfigError: a source is unknown or a file cannot be used.
+        ConfigError: a source does not exist or has no question left.
+        SourceError: a benchmark or a file cannot be used.
     """
-    wanted = settings.optimiser.steps * settings.optimiser.questions
+    total = settings.optimiser.steps * settings.optimiser.questions
     mixed, without = list[Task](), held_out_keys(settings)
     for stage, steps in _stage_steps(settings.curriculum, settings.optimiser.steps):
         count = steps * settings.optimiser.questions
         mixed += draw_mix(stage.tasks, count, settings.seed * 7919 + stage.step, without)
-    return mixed[:wanted]
+    return mixed[:total]
 
 
 def draw_mix(
     mix: Mapping[str, float], count: int, seed: int, without: frozenset[str] = frozenset()
 ) -> list[Task]:
-    """Draw `count` training questions of a mix of sources, none whose key is in `without`.
+    """Draw `count` training questions of a mix of sources, except those with a key in `without`.
 
     Raises:
-        ConfigError: a source is unknown or a file cannot be used.
+        ConfigError: a source does not exist or has no question left.
+        SourceError: a benchmark or a file cannot be used.
     """
     names = list(mix)
     chosen = Random(f"questions {seed}").choices(names, [mix[name] for name in names], k=count)
@@ -87,30 +90,32 @@ def draw_mix(
 
 
 def draw_others(name: str, count: int, seed: int, without: frozenset[str]) -> list[Task]:
-    """Draw `count` training questions of the source, none whose key is in `without`.
+    """Draw `count` training questions of the source, except those with a key in `without`.
+
+    If there are fewer different questions, they are repeated.
 
     Raises:
-        ConfigError: there is no such source, or it has no other question.
+        ConfigError: the source does not exist or has no other question.
+        SourceError: a benchmark or a file cannot be used.
     """
-    drawn = draw_from_source(name, count, seed)
-    left = [task for task in drawn if text_key(task.question) not in without]
-    more = count
-    while len(left) < count and more < _MOST_DRAWS * count:
-        more *= 2
-        drawn = draw_from_source(name, more, seed)
-        left = [task for task in drawn if text_key(task.question) not in without]
-    if count and not left:
+    kept: list[Task] = []
+    for factor in _DRAW_FACTORS:
+        drawn = draw_from_source(name, factor * count, seed)
+        kept = [task for task in drawn if text_key(task.question) not in without]
+        if len(kept) >= count:
+            break
+    if count and not kept:
         raise ConfigError(
             f"{name} has no question left to learn from: all are held out; lower "
             "evaluation.questions, or name others as evaluation.tasks"
         )
-    return list(islice(cycle(left), count))
+    return list(islice(cycle(kept), count))
 
 
 def _stage_steps(
     curriculum: Sequence[CurriculumStage], steps: int
 ) -> list[tuple[CurriculumStage, int]]:
-    """Return each stage with the number of its steps."""
+    """Return each stage with the number of its steps; the first stage begins at step 0."""
     ordered = sorted(curriculum, key=lambda stage: stage.step)
     ends = [*(stage.step for stage in ordered[1:]), steps]
     return [
@@ -120,10 +125,11 @@ def _stage_steps(
 
 
 def draw_from_source(name: str, count: int, seed: int) -> list[Task]:
-    """Draw `count` training questions of that source.
+    """Draw `count` training questions of a source, repeated if there are fewer.
 
     Raises:
-        ConfigError: there is no such source.
+        ConfigError: the source does not exist.
+        SourceError: a benchmark or a file cannot be used.
     """
     kind, *parts = name.split(":")
     if kind == RUNS_SOURCE:
@@ -144,7 +150,8 @@ def _repeat_tasks(tasks: list[Task], count: int, seed: str) -> list[Task]:
 def mix_in_runs(settings: TrainSettings, source: str, share: float) -> TrainSettings:
     """Return the settings with `share` of every stage's questions from served runs.
 
-    The other sources keep their proportions; `source` is `runs` or `runs:TARGET`.
+    The other sources keep their proportions; a stage without other sources takes all questions from
+    `source`, which is `runs` or `runs:TARGET`.
     """
     stages: list[CurriculumStage] = []
     for stage in settings.curriculum:

@@ -22,7 +22,7 @@ from batuta.core import Pool, Round, Workflow
 from batuta.errors import ConfigError, WorkflowError
 from batuta.lab.learners.random_workflows import random_workflow
 from batuta.lab.train.allocator import retain_freed_memory
-from batuta.lab.train.budget import TrainingBudget, require_budget
+from batuta.lab.train.budget import BudgetSpentError, TrainingBudget, describe_spending
 from batuta.lab.train.conductor_training import load_pool
 from batuta.lab.train.device import bf16_autocast, set_threads, without_adapters
 from batuta.lab.train.episodes import Episode, make_episodes, render_chat_prompt
@@ -41,24 +41,27 @@ from batuta.language import ACCEPTED, parse_workflow, render_workflow
 RejectionListener = Callable[[str, int, int, dict[str, float]], None]
 """Called with the current activity, its progress, its total, and its figures."""
 QUESTIONS_AT_ONCE = 48
-"""The number of questions whose workflows are sampled together."""
+"""Number of questions for which workflows are sampled together."""
 ACCEPT_EVERY = 4
-"""One in this many drafts after a first round accepts its answer, whatever the policy writes."""
+"""One in this many drafts of a second round accepts the answer, whatever the policy writes."""
+_FULL_COST_STEP = 2**31
+"""A step at which the whole cost is charged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftGroup:
-    """A question, and the first round that all its drafts continue, if there is one."""
+    """A question, and the first round that all of its drafts continue, if there is one."""
 
     episode: Episode
     seed: int
-    """The seed of the first draft's run; each further one adds 1, unless they share a first
+    """The seed of the first draft's run; each further draft adds 1, unless the drafts share a first
     round."""
     root: PolicyDraft | None = None
+    """The first round's draft; None if the drafts are first rounds."""
     rounds: tuple[Round, ...] = ()
 
     def seed_of(self, row: int) -> int:
-        """Return the seed of the run of that draft."""
+        """Return the seed with which the draft of that row is run."""
         return (self.seed + (0 if self.root else row)) % 2**31
 
 
@@ -78,8 +81,11 @@ class RejectionContext:
 def run_rejection_sampling(settings: TrainSettings, on_progress: RejectionListener) -> Path:
     """Sample workflows, run them, and fit the policy to the successful ones, in several rounds.
 
+    The policy's folder is returned.
+
     Raises:
         ConfigError: the settings cannot be carried out.
+        SourceError: a file of questions cannot be used.
         BudgetSpentError: `pool.max_usd` does not suffice.
     """
     if not settings.rejection.rounds:
@@ -128,7 +134,7 @@ async def _run_rounds(context: RejectionContext, folder: RunFolder) -> None:
 async def _sample_round(
     context: RejectionContext, runner: RolloutRunner, episodes: Sequence[Episode], number: int
 ) -> list[TrainingExample]:
-    """Return the drafts of a round to fit, with their weights."""
+    """Sample and run the drafts of a round, and return those to fit, with their weights."""
     group, seed = context.settings.rejection.group, context.settings.seed
     kept: list[TrainingExample] = []
     all_rollouts: list[GradedRollout] = []
@@ -143,9 +149,9 @@ async def _sample_round(
         asked = [(one, row) for one in part for row in range(group)]
         pairs = [(one.episode, draft) for (one, _), draft in zip(asked, drafts, strict=True)]
         rollouts = await runner.run_drafts(
-            pairs, [one.seed_of(row) for one, row in asked], step=2**31
+            pairs, [one.seed_of(row) for one, row in asked], step=_FULL_COST_STEP
         )
-        require_budget(rollouts, context.budget)
+        _check_budget(rollouts, context.budget)
         all_rollouts += rollouts
         kept += keep_right_drafts(prompts, rollouts, group, context.settings.rejection.shorter)
         figures = rollout_metrics(all_rollouts) | {"kept": float(len(kept))}
@@ -156,7 +162,7 @@ async def _sample_round(
 async def _continue_groups(
     context: RejectionContext, runner: RolloutRunner, part: Sequence[DraftGroup], number: int
 ) -> list[DraftGroup]:
-    """Return the groups, `recursion.share` of them continuing a first round of the policy."""
+    """Return the groups; `recursion.share` of them now continue a first round of the policy."""
     settings = context.settings
     rng = Random(f"rejection {settings.seed} {number} again {part[0].episode.number}")
     chosen = [at for at in range(len(part)) if rng.random() < settings.recursion.share]
@@ -166,8 +172,8 @@ async def _continue_groups(
     prompts = [_group_prompt(context, one) for one in some]
     drafts = await asyncio.to_thread(_write_drafts, context, some, prompts, 1, number=number)
     pairs = [(one.episode, draft) for one, draft in zip(some, drafts, strict=True)]
-    rollouts = await runner.run_drafts(pairs, [one.seed_of(0) for one in some], step=2**31)
-    require_budget(rollouts, context.budget)
+    rollouts = await runner.run_drafts(pairs, [one.seed_of(0) for one in some], _FULL_COST_STEP)
+    _check_budget(rollouts, context.budget)
     found = list(part)
     for at, each in zip(chosen, rollouts, strict=True):
         if is_continuable(each):
@@ -175,10 +181,22 @@ async def _continue_groups(
     return found
 
 
+def _check_budget(rollouts: Sequence[GradedRollout], budget: TrainingBudget | None) -> None:
+    """Check that the budget, if there is one, refused no call."""
+    if budget is not None and any(each.refused for each in rollouts):
+        raise BudgetSpentError(
+            f"{describe_spending(budget)}; finished calls are kept: raise pool.max_usd and run the "
+            "same command again, which does not pay them twice"
+        )
+
+
 def keep_right_drafts(
     prompts: Sequence[str], rollouts: Sequence[GradedRollout], group: int, shorter: float
 ) -> list[TrainingExample]:
-    """Return the successful drafts of each group that have a weight above 0."""
+    """Return the drafts with a correct answer and a weight above 0, of groups of `group` drafts.
+
+    `shorter` is the factor of `draft_weights`.
+    """
     kept: list[TrainingExample] = []
     for number, prompt in enumerate(prompts):
         mine = [p for p in rollouts[number * group : (number + 1) * group] if p.reward is not None]
@@ -202,10 +220,10 @@ def _sample_drafts(
         drafts = [draft for one in part for draft in random_drafts(context, one)]
     else:
         drafts = _write_drafts(context, part, prompts=prompts, group=group, number=number)
-    for at, one in enumerate(part):  # a draft that is not tried is never found right
+    for at, one in enumerate(part):  # the policy cannot learn to accept if it never does
         if one.root:
-            stands = [PolicyDraft(text=ACCEPTED, root=one.root)] * (group // ACCEPT_EVERY)
-            drafts[at * group : at * group + len(stands)] = stands
+            accepting = [PolicyDraft(text=ACCEPTED, root=one.root)] * (group // ACCEPT_EVERY)
+            drafts[at * group : at * group + len(accepting)] = accepting
     return prompts, drafts
 
 
@@ -222,7 +240,6 @@ def _write_drafts(
     *,
     number: int,
 ) -> list[PolicyDraft]:
-    """Sample `group` drafts of the policy for each prompt."""
     settings, tokenizer = context.settings, context.tokenizer
     ids: list[list[int]] = tokenizer(list(prompts), add_special_tokens=False)["input_ids"]
     chance = (settings.seed * 977 + number) * 1_000_003 + part[0].episode.number
@@ -257,10 +274,10 @@ def _write_drafts(
 def replace_missing_workers(
     text: str, one: DraftGroup, everyone: Pool, rng: Random, *, compact: bool = True
 ) -> str:
-    """Return the draft with a random listed worker in place of each that is not listed.
+    """Return the draft with a random listed worker in place of each worker that is not listed.
 
-    All steps of one missing worker get the same substitute. A draft that is no workflow of known
-    workers is returned unchanged.
+    All steps of one missing worker get the same replacement. A draft that is not a workflow over
+    `everyone` is returned unchanged.
     """
     listed = one.episode.pool
     try:
@@ -275,7 +292,7 @@ def replace_missing_workers(
 
 
 def random_drafts(context: RejectionContext, one: DraftGroup) -> list[PolicyDraft]:
-    """Return random workflows, like those that the policy of the SFT warm-up writes."""
+    """Return a group of random workflows, like those that the policy writes after the warm-up."""
     settings, pool = context.settings, one.episode.pool
     rng = Random(f"rejection {settings.seed} {one.episode.number} {one.episode.task.id}")
     revises = one.root is not None
@@ -291,7 +308,7 @@ def random_drafts(context: RejectionContext, one: DraftGroup) -> list[PolicyDraf
 
 
 def _fit_policy(context: RejectionContext, kept: Sequence[TrainingExample], number: int) -> None:
-    """Fit the policy to the kept drafts, drawn by their weights."""
+    """Fit the policy to the kept drafts, drawn by their weights, if there are any."""
     rejection = context.settings.rejection
     steps = rejection.steps
 

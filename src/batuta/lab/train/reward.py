@@ -1,9 +1,9 @@
 """The reward of a workflow that was executed and graded.
 
-It is that of the Conductor paper, section 3.2: 0 for a malformed draft, 0.5 for a valid workflow
-with a wrong answer, 1 for a correct one. Deviations: a cost may be subtracted for correct answers
-(xRouter, Router-R1), more of it on easy questions (adaptive length penalty); a completion affected
-by a worker's outage is left out of its group instead of scoring 0.
+By default the reward is that of the Conductor paper, section 3.2: 0 for a malformed draft, 0.5 for
+a valid workflow with a wrong answer, 1 for a correct answer. Deviations: a cost may be subtracted
+for correct answers (xRouter, Router-R1), more of it on easy questions (adaptive length penalty); a
+completion affected by a worker's outage is left out of its group instead of scoring 0.
 
 `run_reward` computes the base reward and the cost of one run, `scheduled_cost_weight` the schedule
 of the cost, `right_shares` how easy a question is, and `mix_rewards` the share of a second round's
@@ -26,12 +26,10 @@ Executions = Sequence[tuple[Run, Grade | None]]
 def run_reward(
     run: Run, grade: Grade | None, settings: RewardSettings, cost_weight: float
 ) -> float | None:
-    """Return the reward of a run; None if the run is no evidence about the workflow.
+    """Return the reward of a run; None after an outage or a cancellation.
 
-    An answer that could not be graded earns what a wrong one earns.
-
-    `grade` is None if there is no answer; `cost_weight`, 0 to 1, is the part of the cost that is
-    charged at this step.
+    An answer that could not be graded has the reward of a wrong answer. `grade` is None if there is
+    no answer; `cost_weight`, 0 to 1, is the part of the cost that is charged at this step.
     """
     decision = run.rounds[-1].decision if run.rounds else None
     if isinstance(decision, MalformedPlan):
@@ -57,7 +55,11 @@ def has_infrastructure_failure(run: Run) -> bool:
 
 
 def round_cost(run: Run, settings: RewardSettings) -> float:
-    """Return the cost of the run's last round in the settings' units."""
+    """Return the cost of the run's last round, divided by `settings.unit`.
+
+    Tokens and dollars include the draft's, calls are those of workers. The cost is 0 if
+    `settings.cost` is `none`.
+    """
     last = run.rounds[-1]
     usage = sum((step.usage for step in last.steps), last.decision.draft.usage)
     if settings.cost == "tokens":
@@ -78,7 +80,8 @@ def right_shares(
 ) -> list[float]:
     """Return, for each workflow, the accuracy of its group's executions.
 
-    `groups` is the group of each workflow; an execution that earns None is left out.
+    `groups` is the group of each workflow; executions without a reward are left out, and a group
+    without other executions has the accuracy 0.
     """
     scores: dict[Hashable, list[float]] = {group: [] for group in groups}
     for group, parts in zip(groups, executions, strict=True):
@@ -91,12 +94,12 @@ def right_shares(
 def mix_rewards(
     rewards: Sequence[float | None], first_rows: Sequence[int | None], discount: float
 ) -> list[float | None]:
-    """Add to each continued first round's reward a part of its second round's.
+    """Mix the reward of each continued first round with the rewards of its second rounds.
 
-    The result is (1 - discount) times its own reward plus `discount` times the mean of the second
-    rounds that continue it (Conductor paper, section 3.3).
+    A first round's reward becomes (1 - discount) times its own reward plus `discount` times the
+    mean reward of the second rounds that continue it (Conductor paper, section 3.3).
 
-    `first_rows` has the row of the first round for each second round, and None for first rounds.
+    `first_rows` has, for each second round, the row of its first round, and None for first rounds.
     """
     later: dict[int, list[float]] = {}
     for value, row in zip(rewards, first_rows, strict=True):
@@ -111,13 +114,12 @@ def mix_rewards(
 
 
 def draft_weights(calls: Sequence[int], draft_count: int, shorter: float) -> list[float]:
-    """Return the weight of each right draft of a question.
+    """Return the weight of each correct draft of a question; `calls` are the calls of each.
 
-    The shortest right draft has the value 1, and each further call divides it by `shorter`. The
-    weights sum to 1 minus the mean value of all drafts: rare successes count more, and a question
-    that all drafts solve in the shortest way, or none solves, counts nothing.
-
-    `draft_count` counts right and wrong ones; `shorter`, at least 1, is the factor for each call.
+    The shortest correct draft has the value 1, each further call divides the value by `shorter`
+    (at least 1), and a wrong draft has the value 0. The weights sum to 1 minus the mean value of
+    all `draft_count` drafts: rare successes count more, and a question that all drafts solve in the
+    shortest way, or that no draft solves, does not count.
     """
     value = [shorter ** (min(calls) - each) for each in calls]
     lack = 1 - sum(value) / max(1, draft_count)

@@ -19,12 +19,12 @@ from batuta.lab.train.rollouts import GradedRollout, PolicyDraft, RolloutRunner
 from batuta.lab.train.settings import TrainSettings
 
 RolloutListener = Callable[[int, Sequence[GradedRollout]], None]
-"""Called with the step and its executed completions."""
+"""Called with the step, from 0, and its executed completions."""
 
 MOST_LOST_STEPS = 3
 """Consecutive steps without any reward, because of outages, after which training ends."""
 EASY_LEVEL, HARD_LEVEL = 1, 6
-"""The greatest difficulty that counts as easy, and the least that counts as hard."""
+"""Maximum difficulty of an easy question, and minimum difficulty of a hard one."""
 
 
 class RewardFunction:
@@ -48,7 +48,7 @@ class RewardFunction:
         self._opening = Lock()
         self.has_budget = settings.pool.max_usd is not None
         self.refused = False
-        """True if the training's budget refused a call of the last batch."""
+        """True if the training's budget refused a call of the latest batch."""
         self._lost_steps = 0
 
     async def __call__(
@@ -63,10 +63,10 @@ class RewardFunction:
         prompt_tokens: Sequence[int] | None = None,
         **_: Any,
     ) -> list[float | None]:
-        """Return the reward of every completion; None takes it out of its group.
+        """Return the reward of every completion; a completion with None is left out of its group.
 
         Raises:
-            WorkerLostError: workers do not answer, so several steps had no reward.
+            WorkerLostError: several steps in a row had no reward, as workers do not answer.
         """
         began = time.perf_counter()
         step = int(trainer_state.global_step)
@@ -100,7 +100,7 @@ class RewardFunction:
         )
 
     def _check_workers(self, step: int, rollouts: Sequence[GradedRollout]) -> None:
-        """Raise WorkerLostError after several steps without a reward, which teach nothing."""
+        """Raise WorkerLostError after `MOST_LOST_STEPS` steps without a reward."""
         found = [one for one in rollouts if one.run.rounds and one.run.rounds[-1].workflow]
         is_lost = bool(found) and all(one.reward is None for one in found)
         self._lost_steps = self._lost_steps + 1 if is_lost else 0
@@ -116,7 +116,10 @@ class RewardFunction:
     def start_rollouts(
         self, step: int, rows: Mapping[str, Any], texts: Sequence[str], loop: Any
     ) -> None:
-        """Start to execute and grade the batch of a later step, which will await it."""
+        """Start to execute and grade the batch of a later step, which awaits the result.
+
+        `rows` are TRL's columns, `texts` the completions, and `loop` the event loop to run in.
+        """
         roots = rows["root"]
         drafts = self._drafts(
             texts, rows["episode"], rows["completion_ids"], read=rows["prompt_tokens"], roots=roots
@@ -126,7 +129,7 @@ class RewardFunction:
         )
 
     async def cancel(self) -> None:
-        """Cancel the rollouts of later steps and wait for them; call it in their event loop."""
+        """Cancel the rollouts of later steps and wait for them; runs in their event loop."""
         running = [asyncio.wrap_future(each) for each in self._running.values()]
         self._running.clear()
         for each in running:
@@ -143,7 +146,6 @@ class RewardFunction:
         read: Sequence[int],
         roots: Sequence[FirstRound | None],
     ) -> list[tuple[Episode, PolicyDraft]]:
-        """Return the episode and the draft of each row."""
         return [
             (
                 self._episodes[number],
@@ -172,7 +174,7 @@ class RewardFunction:
     def run_first_rounds(
         self, chosen: Sequence[tuple[Episode, PolicyDraft, int]], trainer: Any, step: int
     ) -> list[FirstRound | None]:
-        """Execute first rounds now, because a second round's prompt shows them."""
+        """Execute first rounds and wait for them, because second rounds' prompts show them."""
         seeds = [self._seed(step, row) for _, _, row in chosen]
         drafts = [(e, draft) for e, draft, _ in chosen]
         rollouts = self.run_drafts(drafts, seeds, trainer, step=step)
@@ -189,7 +191,7 @@ class RewardFunction:
         *,
         step: int | None = None,
     ) -> list[GradedRollout]:
-        """Execute drafts now; `step` decides the charged cost, None means the current one."""
+        """Execute drafts and wait for them; `step` determines the charged cost, None: this step."""
         counted = int(trainer.state.global_step) if step is None else step
 
         async def run_all() -> list[GradedRollout]:
@@ -209,9 +211,9 @@ class RewardFunction:
 
 
 def share_without_spread(groups: Sequence[Hashable], rewards: Sequence[float | None]) -> float:
-    """Return the share of groups in which all judged completions earn the same.
+    """Return the share of groups in which all rewards are equal, those of None left out.
 
-    Such groups teach nothing. TRL's own figure (`frac_reward_zero_std`) is the same only if
+    Advantages in such groups are 0. TRL's own figure (`frac_reward_zero_std`) is the same only if
     advantages are divided by the spread of their group.
     """
     earned: dict[Hashable, set[float | None]] = {}
@@ -231,12 +233,14 @@ def _completion_text(completion: Any) -> str:
 
 
 def rollout_metrics(rollouts: Sequence[GradedRollout]) -> dict[str, float]:
-    """Return the mean figures of a step's rollouts."""
+    """Return the mean figures of a step's rollouts, as the metrics file has them.
+
+    Dollars are left out if a call's price is unknown.
+    """
     valid = [each for each in rollouts if each.run.rounds and each.run.rounds[-1].workflow]
-    accepted = sum(not isinstance(each.run.rounds[-1].decision, MalformedPlan) for each in rollouts)
     counted = [each for each in rollouts if each.reward is not None]
     found = {
-        "valid": accepted / len(rollouts),
+        "valid": sum(map(is_continuable, rollouts)) / len(rollouts),
         "outages": (len(rollouts) - len(counted)) / len(rollouts),
         "limited": sum(one.run.outcome is Outcome.LIMITED for one in rollouts) / len(rollouts),
         "right": _mean_or_zero(
@@ -259,13 +263,13 @@ def rollout_metrics(rollouts: Sequence[GradedRollout]) -> dict[str, float]:
 
 
 def _second_round_metrics(rollouts: Sequence[GradedRollout]) -> Mapping[str, float]:
-    """Return how often second rounds accept the first answer, and how often they end right."""
+    """Return the share of second rounds that accept the first answer, and their accuracy."""
     second = [each for each in rollouts if each.draft.root]
     if not second:
         return {}
-    stands = [each for each in second if each.run.rounds[-1].workflow is None]
+    accepting = [each for each in second if each.run.rounds[-1].workflow is None]
     return {
-        "second/stands": len(stands) / len(second),
+        "second/stands": len(accepting) / len(second),
         "second/right": _mean_or_zero([float((e.grade and e.grade.score) or 0.0) for e in second]),
     }
 

@@ -1,4 +1,4 @@
-"""Opens the workers and the judge of rollouts from names alone, so that any machine can do it."""
+"""Opens the workers and the judge of rollouts from names alone, as any machine can."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RolloutSetup:
     """The pool as `batuta ask --pool` names it; its files must be the same on every machine."""
     rendering: PromptOptions
     kinds: tuple[Task, ...]
-    """One task of each grader that is needed; simulated worlds grade their own tasks."""
+    """One task for each grader that is needed; simulated worlds grade their own tasks."""
     journal: str | None
     """A file, or the URL of a PostgreSQL database; None if calls are not kept."""
     scope: str
@@ -52,11 +52,11 @@ class RolloutSetup:
     judge: str | None = None
     """The worker that grades answers which no rule decides."""
     processes: int = 1
-    """Processes that open this and call workers at the same time."""
+    """Number of processes that open the setup and call workers at the same time."""
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Callable[[DraftOrder], Awaitable[Executions]]]:
-        """Yield a function that executes an order; close every connection with the block.
+        """Yield a function that executes an order; connections are closed at the end of the block.
 
         Raises:
             BatutaError: the pool, the journal or the grader cannot be opened here.
@@ -88,7 +88,7 @@ class RolloutSetup:
         grade = await stack.enter_async_context(open_answer_grader(self.kinds, judge_client))
 
         async def judge(task: Task, answer: str) -> Grade:
-            """Grade by the task's own source if that has a grader."""
+            """Grade with the grader of the task's source if the source has one."""
             own = find_source_grader(task)
             return await grade(task, answer) if own is None else own(task, answer)
 
@@ -98,7 +98,7 @@ class RolloutSetup:
         return DraftRunner(clients=clients, judge=judge, rendering=self.rendering, limits=limits)
 
     def _report_changed_workers(self, clients: Mapping[WorkerId, Client]) -> None:
-        """Report workers whose model changed since the folder was created."""
+        """Report workers that have another model than when the folder was created."""
         folder = Path(self.scope)
         if not folder.is_dir():  # a folder on another machine
             return
@@ -107,7 +107,7 @@ class RolloutSetup:
             write_error(f"batuta: {sentence}\n")
 
     def _find_judge(self, clients: Mapping[WorkerId, Client]) -> Client | None:
-        """Return the client of the judge, or None if none is named."""
+        """Return the judge's client; None if no judge is named."""
         if self.judge is None:
             return None
         if WorkerId(self.judge) not in clients:
@@ -132,7 +132,7 @@ class _SeededClient:
 
 @final
 class RolloutRunnerFactory:
-    """Opens the runner of rollouts in the calling event loop, and closes it there."""
+    """Opens the runner of rollouts in the calling event loop, and closes it in the same loop."""
 
     def __init__(
         self, settings: TrainSettings, folder: RunFolder, tasks: Sequence[Task] = ()
@@ -153,7 +153,7 @@ class RolloutRunnerFactory:
         self._folder = folder.path
         self._stack = AsyncExitStack()
         self.budget: TrainingBudget | None = None
-        """The budget of the calls, once a runner is open; None if there is no limit."""
+        """The budget of the calls, once a runner is open; None before, or if there is no limit."""
 
     def warn_if_emptied(self) -> None:
         """Warn about each empty record of paid calls, before a run resumes."""
@@ -164,7 +164,8 @@ class RolloutRunnerFactory:
         """Return the runner that executes and rewards drafts, on the configured executor.
 
         Raises:
-            ConfigError: there is no such executor, or its machines share no journal.
+            ConfigError: the executor does not exist, its machines share no journal, or the budget
+                cannot be enforced.
             BatutaError: the pool, the journal or the grader cannot be opened.
         """
         pool = self._settings.pool
@@ -173,7 +174,6 @@ class RolloutRunnerFactory:
         executor = await self._stack.enter_async_context(
             open_executor(pool.executor, pool.processes)
         )
-        local = isinstance(executor, LocalExecutor)
         journal = self._setup.journal
         if executor.machines > 1 and journal is not None and not is_shared(journal):
             raise ConfigError(
@@ -182,7 +182,7 @@ class RolloutRunnerFactory:
             )
         ranks = int(os.environ.get("WORLD_SIZE", "1"))
         job = replace(self._setup, processes=ranks * executor.processes)
-        if local:
+        if isinstance(executor, LocalExecutor):
             slots = anyio.Semaphore(pool.concurrency, fast_acquire=True)
             if pool.max_usd is not None:
                 self.budget = TrainingBudget(self._settings, self._folder)

@@ -45,8 +45,9 @@ class PolicyDraft:
     text: str
     prompt_tokens: int = 0
     tokens: int = 0
+    """Tokens of the completion."""
     root: PolicyDraft | None = None
-    """The first round's draft, if this one belongs to a second round."""
+    """The first round's draft, if this draft belongs to a second round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,16 +57,19 @@ class GradedRollout:
     episode: Episode
     draft: PolicyDraft
     run: Run
+    """The first execution."""
     grade: Grade | None
+    """The grade of the first execution; None if it gave no answer."""
     reward: float | None
-    """None after a worker's outage, which takes the completion out of its group."""
+    """Mean reward of the executions; None if outages affected all of them: the completion is then
+    left out of its group."""
     refused: bool = False
-    """True if the training's budget refused one of its calls."""
+    """True if the training's budget refused a call of the executions."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftClient:
-    """A client whose reply is a draft that the policy has already written."""
+    """A client that replies with a draft that the policy has already written."""
 
     draft: PolicyDraft
 
@@ -83,8 +87,9 @@ class DraftOrder:
     pool: Pool
     draft: PolicyDraft
     seed: int
-    """The seed of its first execution; each further one adds 1."""
+    """The seed of the first execution; each further execution adds 1."""
     times: int
+    """Number of executions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +100,7 @@ class DraftRunner:
     judge: AnswerGrader
     rendering: PromptOptions
     limits: Limits = Limits()
-    """The limits of a run; its rounds follow from the draft."""
+    """The limits of a run, except rounds: a draft of a second round has two, another draft one."""
 
     async def run_order(self, order: DraftOrder) -> Executions:
         """Execute the draft `order.times` times, one execution after another."""
@@ -103,7 +108,7 @@ class DraftRunner:
         return [await self._run_draft(order, seed) for seed in seeds]
 
     async def _run_draft(self, order: DraftOrder, seed: int) -> tuple[Run, Grade | None]:
-        """Execute the draft once; a second round first repeats its first one with the same seed."""
+        """Execute the draft once, after its first round if it is a second round, with that seed."""
         draft = order.draft
         conductor = LLMConductor(name="policy", client=DraftClient(draft), rendering=self.rendering)
         first = draft.root and LLMConductor(
@@ -129,12 +134,12 @@ class OpenedDraftRunner:
 
     runner: DraftRunner
     slots: anyio.Semaphore | None = None
-    """Limits all concurrent batches together; None: each batch has only its own limit."""
+    """Limits the concurrent orders of all batches together; None: only each batch has a limit."""
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Callable[[DraftOrder], Awaitable[Executions]]]:
         """Yield a function that executes an order; the runner stays open."""
-        yield self._run_in_slot if self.slots else self.runner.run_order
+        yield self._run_in_slot
 
     async def _run_in_slot(self, order: DraftOrder) -> Executions:
         async with self.slots or nullcontext():
@@ -148,12 +153,16 @@ class RolloutRunner:
     job: ExecutorJob[DraftOrder, Executions]
     rewards: RewardSettings
     concurrency: int
+    """Maximum number of concurrent orders of a batch."""
     executor: Executor = field(default_factory=LocalExecutor)
 
     async def run_drafts(
         self, drafts: Sequence[tuple[Episode, PolicyDraft]], seeds: Sequence[int], step: int
     ) -> list[GradedRollout]:
-        """Execute every draft, and return the rollouts in the order of the drafts."""
+        """Execute every draft with its seed, and return the rollouts in the order of the drafts.
+
+        `step` determines the part of the cost that is charged.
+        """
         orders = [
             DraftOrder(
                 task=episode.task,

@@ -1,4 +1,4 @@
-"""The folder of a training: its settings, the metrics of every step, samples, and versions."""
+"""The folder of a training: settings, metrics, evaluations, samples, checkpoints and the policy."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ METRICS_FILE, SAMPLES_FILE, SETTINGS_FILE = "metrics.jsonl", "samples.jsonl", "s
 EVALUATION_FILE = "evaluation.jsonl"
 WANDB_FILE = "wandb-id.txt"
 STOP_FILE, STOPPED_FILE = "stop", "stopped"
-"""A file of the first name asks a training to stop; it is renamed when the training has."""
+"""A file of the first name requests the end of a training; it gets the second name at the end."""
 
 
 class RunFolder:
-    """Writes `metrics.jsonl`, `samples.jsonl`, `settings.json` and `versions.json`."""
+    """Writes and reads the files of a training's folder."""
 
     def __init__(self, path: Path) -> None:
         """Create the folder.
 
         Raises:
-            StoreError: it cannot be created.
+            StoreError: the folder cannot be created.
         """
         self.path = path
         try:
@@ -90,9 +90,10 @@ class RunFolder:
         self._add_lines(EVALUATION_FILE, [line])
 
     def keep_wandb_id(self, wandb_id: str, *, resume: bool) -> str:
-        """Return the id of the run in Weights & Biases, a new one unless the training resumes.
+        """Store and return the id of the run in Weights & Biases.
 
-        An id in the settings takes precedence over the stored one.
+        The id is `wandb_id`, the id from the settings, if it is not empty; else the stored id if
+        the training resumes; else a new one.
         """
         file = self.path / WANDB_FILE
         known = file.read_text("utf-8").strip() if resume and file.is_file() else ""
@@ -108,8 +109,8 @@ class RunFolder:
         """Return a function that appends a step's number, loss and seconds to a file.
 
         The file is `STAGE.jsonl`. Existing lines from the first reported step on are dropped, so a
-        resumed stage has one line per step. The function takes the step, the loss of its drafts,
-        and that of its drills or None; it raises StoreError if the disk is full.
+        resumed stage has one line per step. The function takes the step, the loss of its
+        drafts, and the loss of its drills or None; it raises StoreError if the disk is full.
         """
         began, name, has_begun = monotonic(), f"{stage}.jsonl", False
 
@@ -133,7 +134,7 @@ class RunFolder:
                 file.writelines(_to_json(line) + "\n" for line in lines)
 
     def _keep_lines(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Leave only these lines in a file; on a full disk it stays as it was."""
+        """Replace the content of a file by these lines; on a full disk the file is not changed."""
         path, new = self.path / name, self.path / f"{name}.new"
         with report_unwritable(path):
             new.write_text("".join(_to_json(line) + "\n" for line in lines), encoding="utf-8")
@@ -141,7 +142,7 @@ class RunFolder:
 
 
 def _to_json(line: Mapping[str, Any]) -> str:
-    """Return the line as JSON, which has null for figures that are not finite."""
+    """Return the line as JSON, with null for figures that are not finite."""
     return json.dumps(finite_figures(line), ensure_ascii=False, allow_nan=False)
 
 
@@ -175,7 +176,7 @@ def rollout_record(step: int, rollout: GradedRollout) -> dict[str, Any]:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Read the lines of steps in a JSONL file; return an empty list if it is missing.
+    """Read the lines of steps in a JSONL file; return an empty list if there is no file.
 
     Truncated lines, even within a character, and lines without a step are skipped. Earlier versions
     wrote NaN, which is read as None.

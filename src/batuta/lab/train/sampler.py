@@ -1,9 +1,12 @@
 """Sampling from a small policy with one prefill per question, shared by its whole group.
 
 Generation dominates training, above all on a CPU. A group's completions continue the same prompt,
-so its keys and values are computed once and never copied: attention scores against them are one
-matrix product per question, and only the completions' own keys are stored per row. It supports
-Qwen2 and Llama, whose layers are the same; other architectures are sampled by transformers.
+so its keys and values are computed once and shared: attention scores against them are one matrix
+product per question, and only the completions' own keys are stored per row. Rows get copies of the
+prompt's keys only after other rows have ended. The sampler supports Qwen2 and Llama, which have
+the same layers; other architectures are sampled by transformers.
+
+Axes: Q prompts, P tokens of a prompt, B rows (completions), T tokens of a completion, D hidden.
 """
 
 from __future__ import annotations
@@ -30,15 +33,15 @@ OWN_ARCHITECTURES = {"qwen2": "Qwen2ForCausalLM", "llama": "LlamaForCausalLM"}
 _LENGTH_DEPENDENT = ("dynamic", "longrope")
 """Types of rotary embeddings that depend on the length of the whole text."""
 _TOLERANCE, _NARROW_TOLERANCE = 1e-3, 5e-2
-"""Tolerances of logits, relative to the largest; the second one is for bf16."""
+"""Tolerances of logits in fp32 and bf16, relative to the largest logit if it is above 1."""
 _CLOSING = re.compile(r"[\]}]")
-"""Matches a character that the last token of a draft contains."""
+"""Matches a closing bracket, which the last token of a draft contains."""
 _THOUGHT = re.compile(r"<think(?:ing)?>\s*\Z", re.IGNORECASE)
-"""Matches the end of a prompt that opens a thought for the policy."""
+"""Matches the end of a prompt that opens a hidden thought for the policy."""
 _THOUGHT_TOKENS = 12
-"""Tokens at a prompt's end in which such an opening is searched for."""
+"""Number of tokens at a prompt's end in which an opened thought is searched for."""
 COMPACT_SHARE = 0.25
-"""Share of finished rows above which they are dropped from the batch."""
+"""Share of rows that have ended above which those rows are dropped from the batch."""
 
 
 class ListEndDetector:
@@ -48,12 +51,12 @@ class ListEndDetector:
     """
 
     def __init__(self, tokenizer: Any, size: int | None = None) -> None:
-        """Decode every token once: only one with a closing bracket can end a draft.
+        """Find the tokens with a closing bracket, as only these can end a draft.
 
         Args:
             tokenizer: the policy's tokenizer.
-            size: the size of the policy's vocabulary, which is often padded beyond that of its
-                tokenizer with unused tokens. None: the size of the tokenizer.
+            size: the size of the policy's vocabulary, which often has unused tokens beyond those of
+                the tokenizer; None: the number of the tokenizer's tokens.
         """
         texts: list[str] = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
         texts += [""] * ((size or 0) - len(texts))
@@ -66,9 +69,10 @@ class ListEndDetector:
         return found[0] if found else ""
 
     def is_closed(self, written_BT: Tensor, opened_thoughts: Sequence[str]) -> Tensor:
-        """Return a mask (B,): whether a row's last token completes its draft.
+        """Return a mask (B,): whether the last token of each row completes its draft.
 
-        `opened_thoughts` is the thought tag at the end of each row's prompt, or an empty string.
+        `written_BT` are the tokens of the rows so far; `opened_thoughts` is the thought tag at the
+        end of each row's prompt, or an empty string.
         """
         closed_B = self._may_end[written_BT[:, -1]]
         for row in closed_B.nonzero().flatten().tolist():
@@ -90,7 +94,7 @@ def eval_mode(model: torch.nn.Module) -> Iterator[None]:
 
 @contextmanager
 def narrow_weights(model: torch.nn.Module) -> Iterator[None]:
-    """Store the matrices in autocast's precision within the block.
+    """Store the matrices of linear layers in autocast's precision within the block.
 
     Autocast would convert them again for every sampled token, which takes longer than the products
     themselves. The results are the same. A matrix that is tied to the embedding table stays in
@@ -112,7 +116,7 @@ def narrow_weights(model: torch.nn.Module) -> Iterator[None]:
 
 
 class Sampler:
-    """Samples completions of a Qwen2 or Llama, always with its current weights."""
+    """Samples completions of a Qwen2 or Llama with the model's weights at that moment."""
 
     def __init__(
         self,
@@ -122,10 +126,14 @@ class Sampler:
         end: int,
         end_detector: ListEndDetector | None = None,
     ) -> None:
+        """Create a sampler; `pad` and `end` are the ids of the padding and the end token.
+
+        Without `end_detector` a completion ends only with the end token.
+        """
         self._model = model
         self._pad = pad
         self._end = end
-        self._closing = end_detector
+        self._end_detector = end_detector
 
     @classmethod
     def for_workflows(cls, model: Qwen2ForCausalLM, tokenizer: Any) -> Self:
@@ -144,18 +152,24 @@ class Sampler:
         temperature: float,
         generator: torch.Generator,
     ) -> list[list[int]]:
-        """Sample `group` completions of every prompt, in the prompts' order.
+        """Sample `group` completions of every prompt.
 
         Args:
             prompts: the token ids of each prompt.
-            group: the number of completions of each.
-            max_tokens: the most tokens of a completion, its end included.
+            group: the number of completions of each prompt.
+            max_tokens: the maximum number of tokens of a completion, the end token included.
             temperature: 0 takes the likeliest token.
             generator: the random number generator, on the CPU.
+
+        Returns:
+            The token ids of each completion, a group after the other. An end token follows a draft
+            that the detector ends.
         """
         with eval_mode(self._model), narrow_weights(self._model):
-            decoding = _Decoding(self._model, prompts, pad=self._pad, group=group, most=max_tokens)
-            detector = self._closing
+            decoding = _Decoding(
+                self._model, prompts, pad=self._pad, group=group, max_tokens=max_tokens
+            )
+            detector = self._end_detector
             each = [detector.opened_thought(one) if detector else "" for one in prompts]
             opened_thoughts = [thought for thought in each for _ in range(group)]
             return self._decode(
@@ -171,7 +185,10 @@ class Sampler:
         *,
         generator: torch.Generator,
     ) -> list[list[int]]:
-        """Sample token by token until every row has ended; the tokens are collected on the CPU."""
+        """Sample a token of every row at a time until all rows have ended.
+
+        The tokens are collected on the CPU.
+        """
         written = torch.full((len(decoding.lengths_B), max_tokens), self._end)
         rows = torch.arange(len(written))
         logits = decoding.first
@@ -181,9 +198,9 @@ class Sampler:
             chosen = chosen.masked_fill(over, self._end)
             written[rows, at] = chosen
             over |= chosen == self._end
-            if self._closing is not None:
-                begun = [opened_thoughts[int(row)] for row in rows]
-                over |= self._closing.is_closed(written[rows, : at + 1], begun)
+            if self._end_detector is not None:
+                opened = [opened_thoughts[int(row)] for row in rows]
+                over |= self._end_detector.is_closed(written[rows, : at + 1], opened)
             if at == max_tokens - 1 or over.all():
                 break
             if over.float().mean() > COMPACT_SHARE:
@@ -211,7 +228,7 @@ class GenerateSampler:
         temperature: float,
         generator: torch.Generator,
     ) -> list[list[int]]:
-        """Sample as `Sampler.sample` does; a prompt is read once for each of its completions."""
+        """Sample as `Sampler.sample` does, but read a prompt again for each of its completions."""
         found: list[list[int]] = []
         ends = end_tokens(self.model, self.tokenizer)
         asked = GenerationConfig(
@@ -235,7 +252,7 @@ class GenerateSampler:
 
 
 def end_tokens(model: Any, tokenizer: Any) -> set[int]:
-    """Return the tokens that end a completion: the tokenizer's and the model's own."""
+    """Return the tokens that end a completion: those of the tokenizer and of the model."""
     eos: Any = model.generation_config.eos_token_id
     own: list[int] = [] if eos is None else eos if isinstance(eos, list) else [eos]
     return {int(tokenizer.eos_token_id), *own}
@@ -244,8 +261,8 @@ def end_tokens(model: Any, tokenizer: Any) -> set[int]:
 def drop_generation_settings(model: Any) -> None:
     """Reset the model's generation_config to its special tokens.
 
-    `generate` takes from there what its caller does not set: top-p, penalties, suppressed tokens.
-    The loss does not account for these.
+    `generate` takes options from there that its caller does not set: top-p, penalties, suppressed
+    tokens. The loss does not account for these.
     """
     kept: Any = model.generation_config
     model.generation_config = GenerationConfig(
@@ -274,7 +291,7 @@ def open_sampler(model: Any, tokenizer: Any) -> Sampler | GenerateSampler:
 
 
 def architecture_problem(config: Any) -> str | None:
-    """Return why our own sampler does not support a model of that config; None if it may."""
+    """Return why our own sampler does not support a model of that config; None if it seems to."""
     if config.model_type not in OWN_ARCHITECTURES:
         return f"a {config.model_type} model, and only Qwen2 and Llama are supported"
     window: int | None = getattr(config, "sliding_window", None)
@@ -290,7 +307,7 @@ def architecture_problem(config: Any) -> str | None:
 
 
 _MATCHED: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
-"""Models that were compared, and whether our own sampler reproduces their logits."""
+"""Whether our own sampler reproduces the logits of each model that was compared."""
 
 
 def own_sampler_problem(model: Any) -> str | None:
@@ -316,7 +333,7 @@ def _matches_transformers(model: Any) -> bool:
     with eval_mode(model):
         theirs = model(ids, use_cache=False).logits[:, 5:].float()
         try:
-            decoding = _Decoding(model, ids[:, :6].tolist(), pad=0, group=1, most=3)
+            decoding = _Decoding(model, ids[:, :6].tolist(), pad=0, group=1, max_tokens=3)
             steps = [decoding.step(ids[:, 6 + at], at) for at in range(3)]
         except (AttributeError, LookupError, RuntimeError, TypeError):
             return False
@@ -348,7 +365,10 @@ def _truncate_at_end(row: list[int], ends: Collection[int]) -> list[int]:
 
 
 def _head_of(head: torch.nn.Module) -> Callable[[Tensor], Tensor]:
-    """Return the output layer in autocast's precision; its matrix may be tied to the embeddings."""
+    """Return a function that computes logits in autocast's precision, converting the matrix once.
+
+    `narrow_weights` leaves out an output matrix that is tied to the embeddings.
+    """
     if type(head) is not torch.nn.Linear or head.bias is not None:
         return head  # with adapters
     device = head.weight.device.type
@@ -358,7 +378,10 @@ def _head_of(head: torch.nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 class _Decoding:
-    """The state of one batch: shared keys of the prompts (Q) and own keys of the rows (B)."""
+    """The state of one batch: shared keys of the prompts (Q) and own keys of the rows (B).
+
+    `first` are the logits after the prompts, (B, vocabulary).
+    """
 
     def __init__(
         self,
@@ -367,7 +390,7 @@ class _Decoding:
         pad: int,
         group: int,
         *,
-        most: int,
+        max_tokens: int,
     ) -> None:
         config: Any = model.config
         self.model: Any = model
@@ -391,29 +414,29 @@ class _Decoding:
         self.first: Tensor = self.head(last_QD).repeat_interleave(group, 0)
         self.prompt_keys = [layer.keys.transpose(-1, -2).contiguous() for layer in cache.layers]
         self.prompt_values = [layer.values.contiguous() for layer in cache.layers]
-        self.hidden_QP = torch.zeros(mask_QP.shape, device=self.device)
-        self.hidden_QP.masked_fill_(~mask_QP, float("-inf"))
+        self.padding_QP = torch.zeros(mask_QP.shape, device=self.device)
+        self.padding_QP.masked_fill_(~mask_QP, float("-inf"))
         self.lengths_B = lengths_Q.repeat_interleave(group)
         rows = len(prompts) * group
-        shape = (rows, self.kv_heads, most, self.width)
+        shape = (rows, self.kv_heads, max_tokens, self.width)
         self.own_keys = [torch.empty(shape, device=self.device) for _ in cache.layers]
         self.own_values = [torch.empty(shape, device=self.device) for _ in cache.layers]
 
-    def keep(self, going_B: Tensor) -> None:
-        """Keep only these rows; each then has its own copy of its prompt."""
-        going_B = going_B.to(self.device)
-        rows = torch.arange(len(going_B), device=self.device)
-        which = rows.div(self.group, rounding_mode="floor")[going_B]
+    def keep(self, kept_B: Tensor) -> None:
+        """Keep only the rows of the mask; each then has a copy of its prompt's keys and values."""
+        kept_B = kept_B.to(self.device)
+        rows = torch.arange(len(kept_B), device=self.device)
+        which = rows.div(self.group, rounding_mode="floor")[kept_B]
         self.prompt_keys = [keys[which] for keys in self.prompt_keys]
         self.prompt_values = [values[which] for values in self.prompt_values]
-        self.hidden_QP = self.hidden_QP[which]
-        self.lengths_B = self.lengths_B[going_B]
-        self.own_keys = [keys[going_B] for keys in self.own_keys]
-        self.own_values = [values[going_B] for values in self.own_values]
+        self.padding_QP = self.padding_QP[which]
+        self.lengths_B = self.lengths_B[kept_B]
+        self.own_keys = [keys[kept_B] for keys in self.own_keys]
+        self.own_values = [values[kept_B] for values in self.own_values]
         self.group = 1
 
     def step(self, tokens_B: Tensor, at: int) -> Tensor:
-        """Return the logits after `tokens_B`, which are at position `at` of the completions."""
+        """Return the logits (B, vocabulary) after `tokens_B` at position `at` of completions."""
         core = self.model.model
         hidden = core.embed_tokens(tokens_B.to(self.device))[:, None]
         cos, sin = core.rotary_emb(hidden, (self.lengths_B + at)[:, None])
@@ -432,6 +455,7 @@ class _Decoding:
         *,
         at: int,
     ) -> Tensor:
+        """Return the attention output of layer `index` for the new tokens, (B, 1, D)."""
         rows = len(hidden)
         cos, sin = rotation
         query = attention.q_proj(hidden).view(rows, -1, self.width)
@@ -443,7 +467,10 @@ class _Decoding:
         return attention.o_proj(mixed.reshape(rows, 1, -1))
 
     def _mix(self, index: int, query: Tensor, own: int) -> Tensor:
-        """Return values weighted over the group's shared prompt and the row's own tokens."""
+        """Return the values weighted over the shared prompt and the row's `own` tokens.
+
+        `query` is (B, heads, width); the result is (B, key heads, heads per key head, width).
+        """
         rows, heads, repeats = len(query), self.kv_heads, self.shared_heads
         questions = rows // self.group
         own_keys = self.own_keys[index][:, :, :own]
@@ -451,7 +478,7 @@ class _Decoding:
         query = query.view(rows, heads, repeats, self.width)
         grouped = query.view(questions, self.group, heads, repeats, self.width).transpose(1, 2)
         grouped = grouped.reshape(questions, heads, self.group * repeats, self.width)
-        to_prompt = grouped @ self.prompt_keys[index] + self.hidden_QP[:, None, None]
+        to_prompt = grouped @ self.prompt_keys[index] + self.padding_QP[:, None, None]
         to_prompt = to_prompt.view(questions, heads, self.group, repeats, -1).transpose(1, 2)
         to_prompt = to_prompt.reshape(rows, heads, repeats, -1)
         to_own = query @ own_keys.transpose(-1, -2)

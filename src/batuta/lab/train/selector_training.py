@@ -19,23 +19,27 @@ RECORDED_PREFIX = "recorded:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectorTraining:
-    """The result of a training; credits are means over the held-out questions, in [0, 1]."""
+    """The result of a training.
+
+    Credits are means over the held-out questions, in [0, 1]; unknown outcomes are left out.
+    """
 
     folder: Path
     name: str
     workers: int
     training_questions: int
-    """The number of training questions."""
+    """Number of training questions."""
     held_out_questions: int
-    """The number of random questions that it was not fitted to."""
+    """Number of random questions to which the selector was not fitted."""
     credit: float
-    """Mean credit of the workers it picked."""
+    """Mean credit of the workers that the selector picked."""
     best_single: float
     """Mean credit of the worker that is best on the training questions."""
     oracle: float
     """Mean credit of the best worker of each question."""
     cascade: tuple[float, float] | None
-    """Mean credit of the cascade and its mean calls per question; None without answers."""
+    """Mean credit of the cascade and its mean calls per question; None if the history has no
+    answers."""
 
 
 def read_outcomes(history: Path | None, tasks: str | None, data: Path | None = None) -> History:
@@ -67,7 +71,8 @@ def train_selector(
 ) -> SelectorTraining:
     """Fit a selector on four fifths of the questions, measure it on the rest, and save it.
 
-    If the history has the answers of each run, a cascade is fitted and saved too.
+    If the history has the answers of each run, a cascade is fitted and saved too. Both are written
+    into the folder `out`.
 
     Raises:
         SourceError: the history has too few questions, or lacks the costs that the recipe needs.
@@ -78,22 +83,22 @@ def train_selector(
             f"only {len(known.questions)} questions have a score; a selector needs far more"
         )
     fold_n = random_folds(len(known.questions), np.random.Generator(np.random.PCG64(seed)))
-    taught, held = (known.select(np.flatnonzero(part)) for part in (fold_n > 0, fold_n == 0))
-    selector = fit_selector(taught, recipe, seed=seed)
+    training, held = (known.select(np.flatnonzero(part)) for part in (fold_n > 0, fold_n == 0))
+    selector = fit_selector(training, recipe, seed=seed)
     save_selector(selector, out)
     earned: tuple[float, float] | None = None
-    if taught.samples is not None:
-        cascade = fit_cascade(taught, recipe, seed=seed, selector=selector)
+    if training.samples is not None:
+        cascade = fit_cascade(training, recipe, seed=seed, selector=selector)
         save_cascade(cascade, out)
         credit_n, calls_n = cascade.replay_history(held)
         earned = float(credit_n.mean()), float(calls_n.mean())
     picked = np.asarray(selector.choose_indices(held.questions))
-    best = taught.workers.index(taught.best_worker())
+    best = training.workers.index(training.best_worker())
     return SelectorTraining(
         folder=out,
         name=selector.name,
         workers=len(history.workers),
-        training_questions=len(taught.questions),
+        training_questions=len(training.questions),
         held_out_questions=len(held.questions),
         credit=float(np.nanmean(held.scores_qm[np.arange(len(picked)), picked])),
         best_single=float(np.nanmean(held.scores_qm[:, best])),

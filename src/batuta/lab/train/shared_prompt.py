@@ -2,7 +2,7 @@
 
 A group's completions share their prompt, which is more than half of the tokens, so the prompt's
 keys and values are computed once and used by every completion, with gradients. The results are the
-same. It works with any causal language model of transformers that uses a `DynamicCache`.
+same. The pass works with any causal language model of transformers that uses a `DynamicCache`.
 """
 
 # the libraries' own annotations leave arguments untyped:
@@ -11,6 +11,7 @@ same. It works with any causal language model of transformers that uses a `Dynam
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,7 +20,24 @@ from transformers import DynamicCache
 BATCH_PARTS = 4
 """Parts into which a batch is split by length, so that short completions need little padding."""
 LEAST_ROWS = 8
-"""The fewest rows of a part, as products of a few rows are slow."""
+"""Minimum number of rows in a part, as products of a few rows are slow."""
+
+
+def pad_rows(
+    prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], pad: int
+) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Return token ids and attention mask, both (B, P + T), and T.
+
+    Prompts are padded on the left to the longest, P tokens, and completions on the right to T.
+    """
+    before, after = max(map(len, prompts)), max(map(len, completions))
+    ids = torch.full((len(prompts), before + after), pad)
+    mask = torch.zeros_like(ids)
+    for at, (prompt, row) in enumerate(zip(prompts, completions, strict=True)):
+        where = slice(before - len(prompt), before + len(row))
+        ids[at, where] = torch.tensor([*prompt, *row])
+        mask[at, where] = 1
+    return ids, mask, after
 
 
 def completion_logprobs(

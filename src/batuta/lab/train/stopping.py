@@ -17,15 +17,15 @@ class TrainingStoppedError(BatutaError):
 
 @final
 class StopFileCallback(TrainerCallback):
-    """Ends the training, with a checkpoint, after the first step at whose end the file exists."""
+    """Ends the training, with a checkpoint, after the step during which the stop file appears."""
 
     def __init__(self, trainer: Any, folder: RunFolder) -> None:
         self._trainer = trainer
         self._folder = folder
-        self._is_asked = False
+        self._is_requested = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Delete the files of an earlier stop, which this start or resumption supersedes."""
+        """Delete the files of an earlier stop, so that they do not stop this training."""
         if self._trainer.accelerator.is_main_process:
             for name in (STOP_FILE, STOPPED_FILE):
                 (self._folder.path / name).unlink(missing_ok=True)
@@ -35,15 +35,17 @@ class StopFileCallback(TrainerCallback):
         accelerator = self._trainer.accelerator
         exists = torch.tensor([float((self._folder.path / STOP_FILE).exists())])
         if accelerator.reduce(exists.to(accelerator.device), reduction="sum") > 0:
-            self._is_asked = control.should_save = control.should_training_stop = True
+            self._is_requested = control.should_save = control.should_training_stop = True
 
     @property
     def has_stopped(self) -> bool:
         """True if the training has ended before its last step because of the stop file."""
-        return self._is_asked and self._trainer.state.global_step < self._trainer.state.max_steps
+        return (
+            self._is_requested and self._trainer.state.global_step < self._trainer.state.max_steps
+        )
 
     def note_end(self) -> str:
-        """Record that the training has stopped; return what is kept and how to resume."""
+        """Record that the training has stopped; say what is kept and how to resume."""
         accelerator, state = self._trainer.accelerator, self._trainer.state
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:

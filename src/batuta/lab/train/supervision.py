@@ -1,7 +1,7 @@
 """Supervision of a training with a time limit: its clock, and the evaluations that choose a policy.
 
-The policy is evaluated on held-out questions, before reinforcement and during it, and the best one
-so far is always in the folder. The training ends when no time is left for another step.
+The policy is evaluated on held-out questions, before and during reinforcement, and the folder
+always has the best policy so far. The training ends when there is no time for another step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from batuta.lab.train.settings import TrainSettings
 END_REINFORCEMENT = 0.92
 """The share of the time at which reinforcement ends."""
 JUDGEMENTS = 8
-"""About how often a policy is judged during reinforcement."""
+"""Approximate number of evaluations during reinforcement."""
 AutoListener = Callable[[str], None]
 """Called with a sentence about each event."""
 
@@ -33,7 +33,7 @@ class StageClock:
     def __init__(
         self, minutes: float, began: float, now: Callable[[], float] = time.monotonic
     ) -> None:
-        """Start at `began`, a value of `now`."""
+        """Create the clock of a training that started at `began`, in seconds, a value of `now`."""
         self.minutes = minutes
         self._seconds = 60 * minutes
         self._before = 0.0
@@ -46,15 +46,18 @@ class StageClock:
         return self._now() - self._began
 
     def begin_stages(self) -> None:
-        """Divide the remaining time among the stages, without what loading libraries took."""
+        """Divide the remaining time among the stages; loading libraries has taken the rest."""
         self._before = self.used
 
     def left(self, share: float) -> float:
-        """Return the seconds until that share of the time is used; negative afterwards."""
+        """Return the seconds until `share`, 0 to 1, of the time is used; negative afterwards."""
         return self._before + share * (self._seconds - self._before) - self.used
 
     def until(self, end: float) -> Callable[[float], bool]:
-        """Return a function that is true once a share of the time from now to `end` has passed."""
+        """Return a function that takes a share and is true once that share of a time has passed.
+
+        The time is the one from now until the share `end` of all the time is used.
+        """
         began, seconds = self.used, self.left(end)
         return lambda part: self.used - began >= part * seconds
 
@@ -65,22 +68,22 @@ class AutoReport:
 
     folder: Path
     judgements: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    """The figures of each judged policy, with the policy's name as `stage`."""
+    """The figures of each evaluated policy, with its name as `stage`."""
     seconds: float = 0.0
     workflows: int = 0
-    """Executed workflows, those of judgements included."""
+    """Number of executed workflows, those of evaluations included."""
     calls: int = 0
     usd: float = 0.0
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The judgement of the kept policy: the first with the highest accuracy."""
+        """The figures of the kept policy: the first with the highest accuracy; None before any."""
         return max(self.judgements, key=lambda line: line["right"] or 0.0, default=None)
 
 
 @final
 class TimedSupervision(Supervision):
-    """Supervises a training with a time limit, and chooses its policy."""
+    """Evaluates the policy of a training with a time limit, keeps the best, and ends in time."""
 
     keeps = True
 
@@ -95,14 +98,14 @@ class TimedSupervision(Supervision):
         self.report = AutoReport(folder=settings.output)
 
     def record_rollouts(self, rollouts: Sequence[GradedRollout]) -> None:
-        """Count the workflows' calls and dollars."""
+        """Count workflows, dollars and the calls of workers, without the policy's own drafts."""
         report = self.report
         report.workflows += len(rollouts)
         report.calls += sum(each.run.usage.calls - len(each.run.rounds) for each in rollouts)
         report.usd += float(sum(each.run.cost.usd for each in rollouts))
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Judge the policy before reinforcement, which may be the best one."""
+        """Evaluate the policy before reinforcement, as it may be the best."""
         self._pause = max(1.0, self._clock.left(END_REINFORCEMENT) / JUDGEMENTS)
         self._judge(0)
 
@@ -112,7 +115,7 @@ class TimedSupervision(Supervision):
         control.should_training_stop |= self._is_over()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Judge the policy if it is due, and end the training in time."""
+        """Evaluate the policy if that is due, and end the training in time."""
         self._slowest_step = max(0.7 * self._slowest_step, self._clock.used - self._step_began)
         over = self._is_over()
         if over or self._clock.used - self._judged_at >= self._pause:
@@ -120,12 +123,12 @@ class TimedSupervision(Supervision):
         control.should_training_stop |= over
 
     def _is_over(self) -> bool:
-        """Return True if there is no time for another step and a last judgement."""
-        wanted = 1.5 * (self._slowest_step + self._slowest_judgement)
-        return self._clock.left(END_REINFORCEMENT) < wanted
+        """Return True if there is no time for another step and a last evaluation."""
+        needed = 1.5 * (self._slowest_step + self._slowest_judgement)
+        return self._clock.left(END_REINFORCEMENT) < needed
 
     def _judge(self, step: int) -> None:
-        """Judge the policy on the held-out questions, and keep it if it is the best so far."""
+        """Evaluate the policy on the held-out questions, and keep it if it is the best so far."""
         began, report = self._clock.used, self.report
         line = evaluate_policy(self._trainer, self._reward, self._episodes, step)
         self._judged_at = self._clock.used

@@ -24,7 +24,13 @@ from batuta.lab.train.correction import correction_options
 from batuta.lab.train.device import choose_attention, narrow_frozen, set_threads, without_adapters
 from batuta.lab.train.episodes import Episode
 from batuta.lab.train.grpo import RolloutFunction, SharedPromptTrainer, StalePolicyTrainer
-from batuta.lab.train.machine import count_parameters, keeps_frozen_narrow, read_devices
+from batuta.lab.train.machine import (
+    completion_problem,
+    count_parameters,
+    keeps_frozen_narrow,
+    question_problem,
+    read_devices,
+)
 from batuta.lab.train.model import (
     check_own_sampler,
     freeze_lower_layers,
@@ -53,17 +59,18 @@ def make_trainer(
     """Return TRL's trainer, ready to run.
 
     Raises:
-        ConfigError: there is no policy to start from, or the batch cannot be divided.
+        ConfigError: there is no policy to start from, the policy cannot be loaded or sampled, or a
+            step cannot be divided among the processes.
     """
     start = require_policy_start(settings)
     model, tokenizer, adapters = _load_start(settings, start)
     choose_attention(model, settings)
     drop_generation_settings(without_adapters(model))
-    own = settings.optimiser.sampler == "own"
-    if own:
+    if settings.optimiser.sampler == "own":
         check_own_sampler(without_adapters(model), start)
     kind: Any = SharedPromptTrainer if settings.optimiser.shares_prompts else StalePolicyTrainer
     dataset = make_dataset(settings)
+    set_threads(settings)
 
     def start_rollouts(step: int, rows: Mapping[str, Any], trainer: Any) -> None:
         texts = tokenizer.batch_decode(rows["completion_ids"], skip_special_tokens=True)
@@ -100,7 +107,10 @@ def make_trainer(
 
 
 def _load_start(settings: TrainSettings, start: str) -> tuple[Any, Any, LoraConfig | None]:
-    """Load the policy, its tokenizer, and the adapters that TRL must add to it."""
+    """Load the policy and its tokenizer, and return with them the adapters that TRL must add.
+
+    The adapters are None if none are trained, or if the policy has them already.
+    """
     policy = settings.policy
     if policy.lora is None:
         model, tokenizer = load_policy(start, policy.revision)
@@ -114,10 +124,10 @@ def _load_start(settings: TrainSettings, start: str) -> tuple[Any, Any, LoraConf
 
 
 def restore_pending(trainer: Any, settings: TrainSettings, checkpoint: Path | None) -> None:
-    """Restore the batches written ahead at a checkpoint; without them new ones are written.
+    """Restore the batches that were written ahead at a checkpoint; else they are written again.
 
-    Either all processes restore their batches or none does, as some engines sample for all
-    together.
+    Either all processes restore their batches or no process does, as some engines sample for all
+    processes together.
     """
     if checkpoint is None or not settings.optimiser.staleness:
         return
@@ -132,31 +142,25 @@ def make_dataset(settings: TrainSettings) -> Dataset:
     """Return a row for every group of every step, in order; a second round follows its first.
 
     Raises:
-        ConfigError: the groups of a step cannot be divided among the processes.
+        ConfigError: a step has too few questions for second rounds, or its groups cannot be divided
+            among the processes.
     """
     o = settings.optimiser
-    again = settings.recursion.count_second_rounds(o.questions)
-    first = o.questions - again
+    second = settings.recursion.count_second_rounds(o.questions)
+    first = o.questions - second
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    if again > first:
+    if second > first:
         raise ConfigError("recursion.share needs at least two optimiser.questions a step")
-    if o.questions % processes or (again and (o.questions // processes) % 2):
-        raise ConfigError(
-            f"optimiser.questions = {o.questions} cannot be divided among {processes} processes"
-            + (" in pairs of a first and a second round" if again else "")
-        )
-    numbers, rounds = [], []
-    for step in range(o.steps):
-        for at in range(first):
-            episode = step * o.questions + at
-            for which in (0, 1) if at < again else (0,):
-                numbers.append(episode)
-                rounds.append(which)
+    if problem := question_problem(settings, processes):
+        raise ConfigError(problem)
     prompts = [
-        [{"role": "user", "content": "", "episode": episode, "round": which}]
-        for episode, which in zip(numbers, rounds, strict=True)
+        [{"role": "user", "content": "", "episode": step * o.questions + at, "round": which}]
+        for step in range(o.steps)
+        for at in range(first)
+        for which in ((0, 1) if at < second else (0,))
     ]
-    return Dataset.from_dict({"prompt": prompts, "episode": numbers})
+    episodes = [message["episode"] for (message,) in prompts]
+    return Dataset.from_dict({"prompt": prompts, "episode": episodes})
 
 
 def grpo_config(settings: TrainSettings, folder: RunFolder) -> GRPOConfig:
@@ -167,14 +171,10 @@ def grpo_config(settings: TrainSettings, folder: RunFolder) -> GRPOConfig:
     """
     o = settings.optimiser
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    passes, rest = divmod(o.questions * o.group, o.micro_batch * processes)
-    if rest or not passes:
-        raise ConfigError(
-            f"optimiser.questions x group = {o.questions * o.group} completions cannot be divided "
-            f"into micro-batches of {o.micro_batch} on {processes} processes"
-        )
+    if problem := completion_problem(settings, processes):
+        raise ConfigError(problem)
+    passes = o.questions * o.group // (o.micro_batch * processes)
     cuda = torch.cuda.is_available()
-    set_threads(settings)
     return GRPOConfig(
         output_dir=str(folder.checkpoints),
         max_steps=o.steps,
@@ -203,7 +203,6 @@ def grpo_config(settings: TrainSettings, folder: RunFolder) -> GRPOConfig:
 
 
 def _generation_options(o: OptimiserSettings) -> dict[str, Any]:
-    """Return TRL's options of generation."""
     return {
         "num_generations": o.group,
         "num_iterations": 1,
@@ -220,7 +219,6 @@ def _generation_options(o: OptimiserSettings) -> dict[str, Any]:
 
 
 def _descent_options(o: OptimiserSettings) -> dict[str, Any]:
-    """Return TRL's options of the loss and the optimiser."""
     return {
         "beta": o.kl,
         "epsilon": o.clip,
@@ -268,7 +266,7 @@ class FiniteStepsCallback(TrainerCallback):
         self._trainer = trainer
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **about: Any) -> None:
-        """Skip the update in all processes if one has to, as a shard sees only its own part."""
+        """Skip the update in all processes if one must, as a process may see only a part."""
         learning = [p for p in about["model"].parameters() if p.grad is not None]
         grads = (p.grad for p in learning)
         local_grads = (each.to_local() if isinstance(each, DTensor) else each for each in grads)
@@ -284,7 +282,7 @@ class FiniteStepsCallback(TrainerCallback):
 
 
 class MemoryCallback(TrainerCallback):
-    """Keeps the memory from growing from step to step."""
+    """Limits how much freed memory the process keeps."""
 
     def __init__(self) -> None:
         self._memory = MemoryTrimmer()
@@ -295,12 +293,12 @@ class MemoryCallback(TrainerCallback):
 
 
 class MetricsCallback(TrainerCallback):
-    """Passes every step's metrics on."""
+    """Passes the metrics of every step to a listener."""
 
     def __init__(self, on_metrics: MetricsListener) -> None:
         self._on_metrics = on_metrics
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        """Pass on the metrics, which TRL logs once a step."""
+        """Pass on the metrics, which TRL logs once a step, without non-finite numbers."""
         if logs and "reward" in logs:
             self._on_metrics(finite_figures({"step": int(state.global_step), **logs}))

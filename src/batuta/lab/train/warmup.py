@@ -1,15 +1,14 @@
-"""The SFT warm-up: it teaches the syntax of workflows and how to read a prompt, but no strategy.
+"""The SFT warm-up, which teaches the syntax of workflows and how to read a prompt, but no strategy.
 
-`batuta train warmup` makes a tokenizer and a network first. Drafts are random well-formed
-workflows. Some prompts have hints that disclose facts of the random workflow, so that the model
-learns to link names to numbers and words to steps; part of the loss is on the prompt itself, so
-that it learns to read questions.
+`batuta train warmup` makes a tokenizer and a network first, unless `policy.start` names a model.
+Drafts are random well-formed workflows. Some prompts have hints that disclose facts of the random
+workflow, so that the model learns to link names to numbers and words to steps; part of the loss is
+on the prompt itself, so that the model learns to read questions.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -40,10 +39,10 @@ from batuta.engine import RunSettings, conduct
 from batuta.lab.learners.random_workflows import SUBTASK_TEMPLATES, RandomConductor, random_workflow
 from batuta.lab.train.allocator import retain_freed_memory
 from batuta.lab.train.device import bf16_autocast, set_threads
-from batuta.lab.train.episodes import apply_word_dropout
+from batuta.lab.train.episodes import apply_word_dropout, render_user_prompt
 from batuta.lab.train.fit_checkpoint import FitCheckpoint
 from batuta.lab.train.fitting import FitLoss, TrainingExample, fit_examples
-from batuta.lab.train.model import load_trainable, make_policy, make_tokenizer, save_stage
+from batuta.lab.train.model import load_trainable, make_policy, save_stage
 from batuta.lab.train.questions import draw_others, held_out_keys
 from batuta.lab.train.run_folder import RunFolder
 from batuta.lab.train.settings import TrainSettings, WarmupSettings
@@ -51,12 +50,17 @@ from batuta.language import ACCEPTED, PromptOptions, conductor_request, render_w
 from batuta.language.prompt import PREFILL
 
 ROLE_ASSIGNMENTS = 8
+"""Number of arbitrary assignments of subtasks to workers."""
 _ROLE_SHARE = 0.6
-_WHOLE_POOL_SHARE = 0.5
+"""Share of drills that name such an assignment instead of the workflow's steps."""
 _DRILL_SHARE = 0.25
+"""Share of drills after the first batches."""
+_WHOLE_POOL_SHARE, _FEWER_STEPS_SHARE = 0.5, 0.15
+"""Shares of first rounds over the whole pool, and with a limit on steps."""
 _DISCLOSURE_SHARE = 0.3
+"""Share of prompts with hints that disclose every step."""
 _ACCEPT_SHARE = 0.4
-_FEWER_STEPS_SHARE = 0.15
+"""Share of second rounds that accept the first answer."""
 _MAX_HINTS = 3
 
 
@@ -69,10 +73,13 @@ def warmup_texts(
     first_rounds: Sequence[tuple[Task, Pool, Round]],
     seed: int,
 ) -> Iterator[tuple[str, str]]:
-    """Yield endless pairs of prompt and draft; each batch is of one kind.
+    """Yield endless pairs of prompt and draft.
 
-    The first batches are drills that disclose everything, until copying from the prompt is learned;
-    without them a small network never attends to its prompt. Then all kinds are mixed.
+    The first batches are drills that disclose everything, so that the policy learns to copy from
+    the prompt; without drills a small network never attends to its prompt. Each later batch is of
+    one kind: drills, second rounds or first rounds. With a free vocabulary only first rounds of
+    real questions follow the drills. `first_rounds` are executed first rounds for second rounds to
+    continue.
     """
     rng = Random(f"warm start {seed}")
     names = (Worker(id=WorkerId(name), model=name) for name in settings.names)
@@ -114,7 +121,7 @@ def _free_texts(
 
 
 def _make_drill(pool: Pool, rendering: PromptOptions, rng: Random) -> tuple[str, str]:
-    """Return a prompt without a question: it discloses the workflow or names an assignment."""
+    """Return a draft and a prompt that discloses its steps, or names an assignment, as question."""
     has_roles = rng.random() < _ROLE_SHARE
     among = pool.shuffled(rng) if has_roles else _sample_workers(pool, rng)
     flow = random_workflow(rng, among)
@@ -123,17 +130,16 @@ def _make_drill(pool: Pool, rendering: PromptOptions, rng: Random) -> tuple[str,
         number = rng.randrange(ROLE_ASSIGNMENTS)
         flow = apply_role_assignment(flow, number, pool)
         disclosed = f"Custom {number}."
-    return _conductor_prompt(
-        PlanningContext(question=Question.of(disclosed), pool=among), rendering
-    ), render_workflow(flow, among, names=rendering.compact)
+    context = PlanningContext(question=Question.of(disclosed), pool=among)
+    return _text_pair(context, flow, rendering)
 
 
 def apply_role_assignment(flow: Workflow, number: int, pool: Pool) -> Workflow:
     """Return the workflow with each subtask given to the worker that the assignment names.
 
-    There are several arbitrary assignments, so none is a strategy. They teach that the worker of a
-    step can depend on its subtask; without them a small network writes the two lists independently
-    and later finds no division of labour.
+    There are several arbitrary assignments, so none of them is a strategy. The assignments teach
+    that the worker of a step can depend on its subtask; without them a small network writes the two
+    lists independently and later finds no division of labour.
     """
     names = sorted(worker.id for worker in pool)
     assigned = {
@@ -149,7 +155,6 @@ def apply_role_assignment(flow: Workflow, number: int, pool: Pool) -> Workflow:
 
 
 def _sample_workers(pool: Pool, rng: Random) -> Pool:
-    """Return a random part of the pool in random order."""
     return Pool(tuple(rng.sample(pool.workers, rng.randint(1, len(pool)))))
 
 
@@ -166,9 +171,7 @@ def _make_first_round(
             f"{question} {describe_steps(flow) if whole else ' '.join(draw_hints(flow, rng))}"
         )
     context = PlanningContext(question=Question.of(question), pool=among, max_steps=step_limit)
-    return _conductor_prompt(context, rendering), render_workflow(
-        flow, among, names=rendering.compact
-    )
+    return _text_pair(context, flow, rendering)
 
 
 def _make_revision(
@@ -179,14 +182,18 @@ def _make_revision(
     )
     if rng.random() < _ACCEPT_SHARE:
         return _conductor_prompt(context, rendering), ACCEPTED
-    flow = random_workflow(rng, pool, MAX_STEPS, revise=True)
-    return _conductor_prompt(context, rendering), render_workflow(
-        flow, pool, names=rendering.compact
-    )
+    return _text_pair(context, random_workflow(rng, pool, revise=True), rendering)
 
 
 def _conductor_prompt(context: PlanningContext, rendering: PromptOptions) -> str:
     return conductor_request(context, rendering, Sampling()).messages[0].text
+
+
+def _text_pair(
+    context: PlanningContext, flow: Workflow, rendering: PromptOptions
+) -> tuple[str, str]:
+    draft = render_workflow(flow, context.pool, names=rendering.compact)
+    return _conductor_prompt(context, rendering), draft
 
 
 def describe_steps(flow: Workflow) -> str:
@@ -239,18 +246,12 @@ def fit_warmup(
     )
 
 
-def render_user_prompt(tokenizer: Any, prompt: str) -> str:
-    """Return one user message in the policy's chat format, up to where the reply begins."""
-    messages = [{"role": "user", "content": prompt}]
-    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-
-
 QUESTION_COUNT = 8000
-"""Questions whose wording the policy reads; none of them is graded."""
+"""Number of questions in prompts; none of them is graded."""
 TOKENIZER_EXAMPLES = 4000
-"""Prompts and drafts from which the tokenizer is made."""
+"""Number of pairs of prompt and draft from which the tokenizer is made."""
 RANDOM_ROUNDS = 600
-"""Random workflows that are executed, so that prompts of second rounds can show them."""
+"""Number of random workflows that are executed, so that prompts of second rounds can show them."""
 
 
 def run_warmup(
@@ -258,8 +259,13 @@ def run_warmup(
 ) -> Path:
     """Train a policy that writes random well-formed workflows, from scratch or from `policy.start`.
 
+    `on_step` is called with each step's number, from 0, and mean loss in nats a token. The policy's
+    folder is returned.
+
     Raises:
         ConfigError: a source, the pool or the checkpoint cannot be used.
+        SourceError: a file of questions cannot be used.
+        StoreError: the policy or a log cannot be written.
     """
     warm, rendering = settings.warmup, settings.prompt.rendering()
     retain_freed_memory()
@@ -282,7 +288,7 @@ def run_warmup(
         model, tokenizer = load_trainable(settings.policy.start, settings)
     else:
         read = texts(settings=warm.model_copy(update={"drills": 0.0}))
-        model, tokenizer = _make_policy(settings, islice(read, TOKENIZER_EXAMPLES))
+        model, tokenizer = make_policy(islice(read, TOKENIZER_EXAMPLES), settings.policy.network)
 
     def report_step(step: int, loss: FitLoss) -> None:
         log(step, loss.shown, loss.drills)
@@ -310,31 +316,23 @@ def _draw_questions(settings: TrainSettings) -> list[Task]:
 
 
 def _hide_words(asked: Sequence[Task], settings: TrainSettings) -> list[Task]:
-    """Return the questions with words hidden as the settings say."""
-    rng, hidden = random.Random(f"veil {settings.seed}"), settings.prompt.hidden
+    rng, hidden = Random(f"veil {settings.seed}"), settings.prompt.hidden
     return [
         replace(task, question=apply_word_dropout(task.question, hidden, rng)) for task in asked
     ]
 
 
-def _make_policy(settings: TrainSettings, read: Iterable[tuple[str, str]]) -> tuple[Any, Any]:
-    """Return a network and a tokenizer made from these texts alone."""
-    net = settings.policy.network
-    tokenizer = make_tokenizer((text for pair in read for text in pair), net.vocabulary)
-    return make_policy(tokenizer, net), tokenizer
-
-
 async def _run_random_rounds(
     settings: TrainSettings, tasks: list[Task]
 ) -> tuple[Pool, list[tuple[Task, Pool, Round]]]:
-    """Return the pool, and random workflows that it executed if its workers are simulated."""
+    """Return the pool, and executed random workflows if the pool's workers are simulated."""
     async with HttpTransport() as http:
         loaded = await load_config(
             http, pool=settings.pool.source, conductor="best", time_scale=0.0
         )
         if not loaded.simulated:
             return loaded.pool, []
-        rng = random.Random(settings.seed)
+        rng = Random(settings.seed)
         rounds: list[tuple[Task, Pool, Round]] = []
         for task in tasks:
             pool = loaded.pool.shuffled(rng)

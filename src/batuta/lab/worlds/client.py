@@ -26,7 +26,7 @@ OUT_OF_SCOPE_REPLY = (
     "ANTHROPIC_API_KEY or another provider's key, or write a batuta.toml, and run "
     "`batuta pool list`."
 )
-"""The whole reply to a question from outside this world."""
+"""The whole reply to a question that is not of this world."""
 
 _GUESS_NOTICE = "I had to guess a fact."
 _CHARS_PER_TOKEN = 4
@@ -35,12 +35,12 @@ _FRAGMENT = re.compile(r"\S*\s*\S*\s*\S*\s*|\S+")
 
 @final
 class RehearsalClient:
-    """One worker: a program that computes, makes errors and writes down its steps."""
+    """A worker: a program that computes, makes errors and writes down its steps."""
 
     def __init__(self, profile: WorkerProfile, time_scale: float = 1.0) -> None:
         """Create the worker of that profile.
 
-        With a time scale of 1 it sleeps about a tenth of a second per reply, with 0 not at all.
+        With a time scale of 1 a reply takes about a tenth of a second; with 0 it takes no time.
         """
         self._profile = profile
         self._time_scale = time_scale
@@ -53,11 +53,11 @@ class RehearsalClient:
         reply = self.reply(request)
         pause = self._time_scale * self._profile.pace * (0.5 + reply.usage.total / 1000)
         if not listener.streaming:
-            await _sleep_for(pause)
+            await sleep_for(pause)
             return reply
         fragments = split_fragments(reply.text)
         for fragment in fragments:
-            await _sleep_for(pause / len(fragments))
+            await sleep_for(pause / len(fragments))
             await listener.on_delta(Delta(text=fragment))
         return reply
 
@@ -92,7 +92,7 @@ def model_name(profile: WorkerProfile) -> str:
 
 
 def count_tokens(text: str) -> int:
-    """Return the tokens of a text, at four characters each."""
+    """Return the number of tokens of a text, at four characters each."""
     return -(-len(text) // _CHARS_PER_TOKEN)
 
 
@@ -101,7 +101,8 @@ def split_fragments(text: str) -> list[str]:
     return [fragment for fragment in _FRAGMENT.findall(text) if fragment]
 
 
-async def _sleep_for(seconds: float) -> None:
+async def sleep_for(seconds: float) -> None:
+    """Sleep; at 0 seconds, only let other tasks run."""
     if seconds > 0:
         await anyio.sleep(seconds)
     else:
@@ -116,8 +117,8 @@ def write_reply(worker: WorkerModel) -> str:
         if prompt.instruction is None
         else classify_instruction(prompt.instruction)
     )
-    missed = profile.refuses.get(verb, 0.0) if verb is not InstructionKind.UNKNOWN else 0.7
-    if missed and uniform_number("understands", profile.name, verb, prompt.question) < missed:
+    unclear = profile.refuses.get(verb, 0.0) if verb is not InstructionKind.UNKNOWN else 0.7
+    if unclear and uniform_number("understands", profile.name, verb, prompt.question) < unclear:
         if not profile.helpful or verb is InstructionKind.UNKNOWN:
             return "I do not understand what I am asked to do here, so I leave it to others."
         verb = InstructionKind.SOLVE
@@ -156,19 +157,15 @@ def _write_check(worker: WorkerModel) -> str:
 def _write_repair(worker: WorkerModel) -> str:
     if not _has_working(worker.prompt):
         return "There is no solution here that I could repair."
-    return (
-        f"I went over the working once "
-        f"more.\n{format_solution(worker.solve_in_mode(InstructionKind.REPAIR))}"
-    )
+    solution = format_solution(worker.solve_in_mode(InstructionKind.REPAIR))
+    return f"I went over the working once more.\n{solution}"
 
 
 def _write_decision(worker: WorkerModel) -> str:
     if not _has_working(worker.prompt):
         return "There is nothing here to compare."
-    return (
-        f"I laid the solutions side by "
-        f"side.\n{format_solution(worker.solve_in_mode(InstructionKind.COMPARE))}"
-    )
+    solution = format_solution(worker.solve_in_mode(InstructionKind.COMPARE))
+    return f"I laid the solutions side by side.\n{solution}"
 
 
 def _write_final_answer(worker: WorkerModel) -> str:

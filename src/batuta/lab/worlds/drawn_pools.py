@@ -1,4 +1,4 @@
-"""Common parts of pools whose workers are drawn from a seed.
+"""Common parts of pools with workers that are drawn from a seed.
 
 Such a pool is named `WORLD[:SEED[:COUNT]]`.
 """
@@ -6,20 +6,23 @@ Such a pool is named `WORLD[:SEED[:COUNT]]`.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from typing import TypeVar
 
+_Drawn = TypeVar("_Drawn")
 DEFAULT_SEED, DEFAULT_COUNT = 1, 7
 MOST_WORKERS = 2000
 MOST_DIGITS = 18
-"""The most digits of a seed; Python does not parse numbers of thousands of digits."""
+"""Maximum digits of a seed or count; Python does not parse numbers of thousands of digits."""
 CARD_QUESTIONS = 30
-"""Questions of each family behind a card's figures."""
+"""Number of questions of each family behind a card's figures."""
 CARD_SEED = 8_500_000
 """Seed of the cards' questions, which neither training nor tests draw."""
 _ONSETS, _VOWELS = "bdfgklmnprstvz", "aeiou"
 
 
 def parse_drawn_source(source: str) -> tuple[int, int] | None:
-    """Return the seed and the number of workers, by default 1 and 7; None if malformed."""
+    """Return the seed and the number of workers, by default 1 and 7; None if invalid."""
     _, *parts = source.split(":")
     if len(parts) > 2 or not all(part.isdecimal() and part.isascii() for part in parts):  # noqa: PLR2004
         return None
@@ -34,6 +37,15 @@ def draw_name(rng: random.Random) -> str:
     return "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) for _ in range(2))
 
 
+def draw_named(rng: random.Random, count: int, draw: Callable[[str], _Drawn]) -> tuple[_Drawn, ...]:
+    """Return `count` workers with different names, drawn one after another by `draw`."""
+    found: dict[str, _Drawn] = {}
+    while len(found) < count:
+        name = draw_name(rng)
+        found.setdefault(name, draw(name))
+    return tuple(found.values())
+
+
 def mean_share(outcomes: list[bool] | list[float]) -> float:
-    """Return the proportion of true outcomes, or the mean of proportions."""
+    """Return the share of true outcomes, or the mean of shares."""
     return sum(outcomes) / len(outcomes)

@@ -1,4 +1,4 @@
-"""Task sources of worlds whose questions are drawn from a seed."""
+"""Task sources of worlds that draw their questions from a seed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from batuta.errors import ConfigError
 
 HELD_OUT = "held-out"
 TEST_SEED = 7_000_000
-"""Added to the seed of test questions, which training never draws."""
+"""Added to the seed of test questions, so that training does not draw the same."""
 CALIBRATION_SEED = 8_000_000
 """Added to the seed of calibration questions."""
 OVERDRAW_FACTOR = 2
-"""Questions drawn per question wanted, as some are drawn twice."""
+"""Questions drawn for each requested one, as some are drawn twice."""
 _LEVELS_PATTERN = re.compile(r"([1-6])-([1-6])")
 
 
@@ -31,10 +31,10 @@ class DrawTasks(Protocol):
         held_out: bool = False,
         difficulty: int | None = None,
     ) -> Sequence[Task]:
-        """Return questions of a family; None: of the training families in turn.
+        """Return `n` questions of a family; None: of the training families in turn.
 
-        Equal seeds give equal questions. With `held_out` their wordings are never used in training.
-        `difficulty` is 1 to 6; None draws it.
+        Equal seeds give equal questions. With `held_out` the wordings are never used in training.
+        `difficulty` is 1 to 6; None: a random one for each question.
         """
         ...
 
@@ -53,16 +53,16 @@ class DrawnTasks:
     """The world's function that draws questions."""
 
     def _calibration_family(self, family: str | None) -> str | None:
-        """Return the family of calibration questions for an evaluated family; None: all."""
+        """Return the family of the calibration questions for a family; None: all families."""
         return family
 
     def draw_test(
         self, parts: Sequence[str], limit: int, calibration: int, seed: int
     ) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
-        """Return test questions, never drawn for training, and calibration questions, all distinct.
+        """Return test questions and calibration questions, all different.
 
-        `parts` are a family, and `held-out` for wordings that training never uses; both are
-        optional. There are at most `limit` test and `calibration` calibration questions.
+        Neither are drawn for training. `parts` may be a family, and `held-out` for wordings that
+        training never uses. There are at most `limit` test and `calibration` calibration questions.
 
         Raises:
             ConfigError: there is no such family.
@@ -74,18 +74,21 @@ class DrawnTasks:
                 f"{self.name}:FAMILY or {self.name}:FAMILY:held-out, with FAMILY one of "
                 f"{', '.join(self.families)}"
             )
-        wanted = chosen[0] if chosen else None
+        asked_family = chosen[0] if chosen else None
         drawn = self.draw(
-            wanted, OVERDRAW_FACTOR * limit, TEST_SEED + seed, held_out=HELD_OUT in parts
+            asked_family, OVERDRAW_FACTOR * limit, TEST_SEED + seed, held_out=HELD_OUT in parts
         )
         asked = dict(list({task.id: task for task in drawn}.items())[:limit])
-        family = self._calibration_family(wanted)
+        family = self._calibration_family(asked_family)
         more = self.draw(family, calibration, CALIBRATION_SEED + seed)
         others = {task.id: task for task in more if task.id not in asked}
         return tuple(asked.values()), tuple(others.values())
 
     def draw_training(self, parts: Sequence[str], count: int, seed: int) -> list[Task]:
-        """Return fresh questions for training, of a family or all, of some difficulties or all.
+        """Return `count` fresh questions for training.
+
+        `parts` may be a family, by default all training families, and difficulties such as `4-6`,
+        by default all.
 
         Raises:
             ConfigError: there is no such family or difficulty.

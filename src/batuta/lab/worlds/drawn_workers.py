@@ -1,7 +1,7 @@
-"""Workers of world 1 drawn from a seed: each trait independently from world 1's seven workers.
+"""Workers of world 1 drawn from a seed, each trait independently from world 1's seven workers.
 
-design/0017-drawn-workers.md explains the design. World 1's rules and tables stay as they are: these
-are additional workers in it, and each has a card with measured skills.
+design/0017-drawn-workers.md explains the design. The rules and tables of world 1 are unchanged: the
+drawn workers are additional ones, and each has a card with measured skills.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from batuta.lab.worlds.drawn_pools import (
     CARD_SEED,
     DEFAULT_COUNT,
     DEFAULT_SEED,
-    draw_name,
+    draw_named,
     mean_share,
 )
 from batuta.lab.worlds.families import FACTS_FAMILY
@@ -42,7 +42,7 @@ from batuta.lab.worlds.worker_model import WorkedSolution, WorkedStep, WorkerMod
 
 _FAMILIES = (*TRAINING_FAMILIES, HELD_OUT_FAMILY)
 _REFUSED = tuple(dict.fromkeys(kind for profile in PROFILES for kind in profile.refuses))
-"""The instructions that some worker does not always understand."""
+"""The kinds of instructions that some worker does not always understand."""
 _Trait = TypeVar("_Trait")
 
 
@@ -64,18 +64,15 @@ def drawn_clients(
 
 @lru_cache(maxsize=64)
 def draw_profiles(seed: int, count: int) -> tuple[WorkerProfile, ...]:
-    """Return `count` workers; the first ones are the same whatever the count."""
+    """Return `count` workers; a larger count only adds workers at the end."""
     rng = seeded_generator("world 1 workers", seed)
 
     def draw(trait: Callable[[WorkerProfile], _Trait]) -> _Trait:
         return trait(rng.choice(PROFILES))
 
-    found: list[WorkerProfile] = []
-    names: set[str] = set()
-    while len(found) < count:
-        name = draw_name(rng)
+    def draw_profile(name: str) -> WorkerProfile:
         refuses = {kind: draw(lambda p, k=kind: p.refuses.get(k, 0.0)) for kind in _REFUSED}
-        drawn = WorkerProfile(
+        return WorkerProfile(
             name=name,
             description="",
             skill={area: draw(lambda p, a=area: p.skill[a]) for area in PROFILES[0].skill},
@@ -93,14 +90,12 @@ def draw_profiles(seed: int, count: int) -> tuple[WorkerProfile, ...]:
             invents=draw(lambda p: p.invents),
             opening=draw(lambda p: p.opening),
         )
-        if name not in names:
-            names.add(name)
-            found.append(drawn)
-    return tuple(found)
+
+    return draw_named(rng, count, draw_profile)
 
 
 def _measure_worker(profile: WorkerProfile) -> Worker:
-    """Return the worker with its card: its accuracy on questions that it was actually asked."""
+    """Return the worker with its card: its accuracy on questions that it really answered."""
     skills = tuple(
         Skill(
             family=family,
@@ -140,7 +135,6 @@ def _ask_worker(
         question=task.question,
         instruction=instruction,
         replies=(parse_reply(working),) if working else (),
-        is_last_step=True,
         read_chars=len(working),
         text=f"{task.question}\n{working}",
     )
@@ -150,7 +144,7 @@ def _ask_worker(
 def _read_task(task: Task) -> Problem:
     problem = read_problem(task.question)
     if problem is None:
-        raise ValueError(f"no question of the rehearsal: {task.question}")
+        raise ValueError(f"this is not a question of the rehearsal: {task.question}")
     return problem
 
 
@@ -175,18 +169,20 @@ def _check_facts(profile: WorkerProfile, task: Task) -> list[bool]:
 
 
 def _repairs_correctly(profile: WorkerProfile, task: Task) -> bool:
-    """Return whether the answer is right, given a correct or incorrect solution at random."""
+    """Return whether the worker's answer is correct after reading a correct or a wrong solution."""
     coin, at, pick, *_ = uniform_numbers("world 1 card", task.question)
-    right = coin < 0.5  # noqa: PLR2004 - a coin
-    working = work_out(_read_task(task)) if right else work_out_wrongly(_read_task(task), at, pick)
+    correct = coin < 0.5  # noqa: PLR2004 - a coin
+    working = (
+        work_out(_read_task(task)) if correct else work_out_wrongly(_read_task(task), at, pick)
+    )
     reply = _ask_worker(profile, task, "Repair the solution.", format_solution(working))
     return grade_answer(task, reply).score == 1
 
 
 def work_out(problem: Problem, wrong_at: int | None = None, pick: float = 0.0) -> WorkedSolution:
-    """Solve the problem step by step, misreading step `wrong_at`.
+    """Solve the problem step by step, misreading step `wrong_at`; None: no step.
 
-    The value is None if a step cannot be applied.
+    `pick` in [0, 1) chooses the error. The value is None if a step cannot be applied.
     """
     value: StepValue = problem.start
     lines: list[WorkedStep] = []
@@ -204,7 +200,7 @@ def work_out(problem: Problem, wrong_at: int | None = None, pick: float = 0.0) -
 def work_out_wrongly(problem: Problem, at: float, pick: float) -> WorkedSolution:
     """Return a solution with one wrong step and therefore a wrong answer.
 
-    `at` in [0, 1) chooses the step, or the next one that leads to a wrong answer; `pick` in [0, 1)
+    `at` in [0, 1) chooses the step, or the next step that leads to a wrong answer; `pick` in [0, 1)
     chooses the error.
     """
     truth = solve_problem(problem)

@@ -42,7 +42,7 @@ CALCULATIONS = tuple(kind.name for kind in _ARITHMETIC_STEPS)
 """The kinds of arithmetic steps."""
 
 LARGEST_NUMBER = 100_000
-"""The largest intermediate number in a question."""
+"""Maximum intermediate number in a question."""
 
 
 def _draw_arithmetic(rng: Random, difficulty: int) -> Problem | None:
@@ -51,7 +51,7 @@ def _draw_arithmetic(rng: Random, difficulty: int) -> Problem | None:
 
 
 def keep_if_bounded(problem: Problem) -> Problem | None:
-    """Return the problem if no intermediate number exceeds `LARGEST_NUMBER`, else None."""
+    """Return the problem if its numbers do not exceed `LARGEST_NUMBER`, else None."""
     for length in range(1, len(problem.ops) + 1):
         value = solve_problem(Problem(problem.family, problem.start, problem.ops[:length]))
         if not isinstance(value, int | str) or (
@@ -87,7 +87,7 @@ UNIT_FACTORS = {
 
 
 def _convert_units(*units: str) -> Transform:
-    """Return the step that converts a quantity in one of these units to its base unit."""
+    """Return a step that converts a quantity in one of these units to its base unit."""
 
     def convert(value: str, _: int) -> StepValue:
         number, unit = value.split()
@@ -153,7 +153,7 @@ UNIT_LADDERS = (
     ("metres", ("kilometres",), ("kilometres more", "metres more", "metres less", "legs")),
     ("grams", ("kilograms", "tonnes"), ("kilograms more", "grams more", "grams less", "legs")),
 )
-"""A base unit, the units that questions start from, and the steps on its amounts."""
+"""Each base unit, the units in which questions start, and the steps on amounts of the base unit."""
 
 
 def _draw_calendar(rng: Random, difficulty: int) -> Problem:
@@ -189,15 +189,18 @@ CALENDAR_FAMILY = register_family(
 
 
 _MIN_MIXED_STEPS = 2
-"""One hop and one calculation."""
+"""Minimum steps of a mixed question: one hop and one calculation."""
 
 
 def _random_walk(rng: Random, length: int, *, to_number: bool) -> Problem | None:
-    """Return a chain of that many hops that visits nothing twice."""
+    """Return a random chain of `length` hops that visits nothing twice; None if it gets stuck.
+
+    With `to_number` the last hop leads to a number, otherwise to a thing.
+    """
     start = rng.choice(THINGS[rng.choice(list(THINGS))])
     here, seen, ops = start, {start}, list[ProblemStep]()
-    for left in range(length, 0, -1):
-        last = left == 1
+    for hop in range(length):
+        last = hop == length - 1
         ways = [
             relation
             for relation in relations_of(KINDS_OF[here])

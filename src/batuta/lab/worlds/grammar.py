@@ -23,7 +23,7 @@ from batuta.lab.worlds.problem import (
 from batuta.lab.worlds.words import WORDS
 
 HELD_OUT_STYLES = 2
-"""A family's last styles are held out, the others are for training."""
+"""Number of each family's last styles, which are held out; the other styles are for training."""
 
 
 class StepLayout(StrEnum):
@@ -37,7 +37,7 @@ class StepLayout(StrEnum):
 
 
 class HopNesting(StrEnum):
-    """The way in which hops between facts are worded inside the start of a question."""
+    """The way in which hops between facts are worded within the start of a question."""
 
     OF = "of"
     """The mayor of the home town of Ada Brenn."""
@@ -47,7 +47,7 @@ class HopNesting(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QuestionStyle:
-    """One wording of a family's questions."""
+    """A wording of a family's questions."""
 
     template: str
     """The wording, with `{start}` and, unless every step is nested in the start, `{steps}`."""
@@ -61,16 +61,17 @@ class QuestionFamily:
 
     name: str
     skill: str
-    """The skill that most of its steps need."""
+    """The skill that most steps of its questions need."""
     draw: Callable[[Random, int], Problem | None]
-    """Returns a problem of that difficulty, or None to draw again."""
+    """Returns a random problem of that difficulty, or None to draw again."""
     read_start: Callable[[str], StepValue | None]
+    """Returns the start value that a text states; None if it states none."""
     grader: Callable[[Problem, StepValue], str]
-    """The name of the grader that fits the answer."""
+    """Returns the name of the grader for a problem and its answer."""
 
     @property
     def styles(self) -> tuple[QuestionStyle, ...]:
-        """The wordings of its questions."""
+        """The wordings of the family's questions."""
         return _read_styles(self.name)
 
 
@@ -83,7 +84,7 @@ def _read_styles(family: str) -> tuple[QuestionStyle, ...]:
 
 
 def register_family(family: QuestionFamily) -> QuestionFamily:
-    """Register the family, to be read and drawn."""
+    """Register the family, so that its questions can be drawn and parsed; return the family."""
     _FAMILIES[family.name] = family
     return family
 
@@ -94,9 +95,9 @@ def question_families() -> Mapping[str, QuestionFamily]:
 
 
 def render_question(problem: Problem, style: int, wording: Sequence[int] = ()) -> str:
-    """Return the question in that style.
+    """Return the question in the family's style of that index.
 
-    `wording` is the index of each step's phrase; without it the canonical phrases are used.
+    `wording` is the index of each step's phrase; empty: the canonical phrases.
     """
     chosen = _FAMILIES[problem.family].styles[style]
     start, phrased = format_value(problem.start), 0
@@ -112,11 +113,11 @@ def render_question(problem: Problem, style: int, wording: Sequence[int] = ()) -
 
 @lru_cache(maxsize=65_536)
 def read_problem(text: str) -> Problem | None:
-    """Return the problem that the question states; None if it is not of this world."""
-    spoken = text.strip()
+    """Return the problem that a question states; None if the question is not of this world."""
+    question = text.strip()
     for family in _FAMILIES.values():
         for style, pattern in _style_patterns(family.name):
-            if found := pattern.fullmatch(spoken):
+            if found := pattern.fullmatch(question):
                 problem = _build_problem(family, style, found)
                 if problem is not None:
                     return problem
@@ -141,9 +142,9 @@ def _template_pattern(template: str) -> str:
 def _build_problem(
     family: QuestionFamily, style: QuestionStyle, found: re.Match[str]
 ) -> Problem | None:
-    """Return the problem of a match; None if a part of it cannot be read."""
+    """Return the problem of a match; None if a part of the match cannot be parsed."""
     groups = found.groupdict()
-    hops: tuple[ProblemStep, ...] | None = ()
+    hops: tuple[ProblemStep, ...] = ()
     start: StepValue | None = None
     if style.nesting is None:
         start = family.read_start(groups["start"])
@@ -161,11 +162,7 @@ def _build_problem(
 
 
 def _leading_hops(ops: Sequence[ProblemStep]) -> int:
-    """Return how many steps at the beginning are relations."""
-    for index, op in enumerate(ops):
-        if op.kind not in RELATIONS:
-            return index
-    return len(ops)
+    return next((at for at, op in enumerate(ops) if op.kind not in RELATIONS), len(ops))
 
 
 def _nest_hops(start: str, hops: Sequence[ProblemStep], nesting: HopNesting) -> str:
@@ -213,7 +210,7 @@ def _split_clauses(text: str, layout: StepLayout) -> list[str]:
 
 
 def draw_steps(rng: Random, names: Sequence[str], length: int) -> tuple[ProblemStep, ...]:
-    """Return random steps of the named kinds, no two neighbours of one kind."""
+    """Return `length` random steps of the named kinds; neighbours are of different kinds."""
     ops: list[ProblemStep] = []
     while len(ops) < length:
         op = step_kinds()[rng.choice(names)].draw(rng)

@@ -1,7 +1,7 @@
-"""A hand-written conductor, as a model: it reads the conductor's prompt and writes the lists.
+"""A hand-written conductor in the form of a model: it reads the prompt and writes the lists.
 
-It is not a trained policy but follows the fixed rules below. As a Client, it goes through the same
-prompt, parser and engine as every other conductor.
+The conductor is not a trained policy but follows the fixed rules below. As a `Client` it is used
+with the same prompt, parser and engine as every other conductor.
 """
 
 from __future__ import annotations
@@ -11,9 +11,6 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import final
-
-import anyio
-import anyio.lowlevel
 
 from batuta.core import (
     MAX_STEPS,
@@ -27,7 +24,7 @@ from batuta.core import (
     WorkerId,
 )
 from batuta.core.conductor import NULL_LISTENER
-from batuta.lab.worlds.client import count_tokens, split_fragments
+from batuta.lab.worlds.client import count_tokens, sleep_for, split_fragments
 from batuta.lab.worlds.grammar import question_families, read_problem
 from batuta.lab.worlds.knowledge_base import RELATIONS
 from batuta.lab.worlds.problem import Problem
@@ -42,9 +39,9 @@ from batuta.language.prompt import CLOSING, FORM
 from batuta.usage import usage_cost
 
 PRICE = Price(input=Decimal("0.02"), output=Decimal("0.08"))
-"""Dollars per million tokens of the hand-written conductor: nearly nothing."""
+"""Dollars per million tokens of the hand-written conductor, nearly nothing."""
 CONDUCTOR_WORKER = Worker(id=WorkerId("hand-written"), model="hand-written", price=PRICE)
-"""The hand-written conductor's model, from whose price the cost of a call is reserved."""
+"""The hand-written conductor's model; the cost of a call is reserved by its price."""
 
 SOLVE = "Solve the question step by step and give the final answer."
 PLAN = "Plan the solution: list the steps in order. Do not solve it."
@@ -65,7 +62,7 @@ class ConductorPrompt:
 
     question: str
     workers: tuple[str, ...]
-    """Their descriptions, by number."""
+    """The descriptions of the workers, by number."""
     max_steps: int
     answers: tuple[str, ...] | None
     """Answers of the previous round's steps; None in the first round."""
@@ -73,12 +70,12 @@ class ConductorPrompt:
 
 @dataclass(frozen=True, slots=True)
 class DraftedStep:
-    """A step to be written: its worker, subtask and access list."""
+    """A step to be written: its worker's number, subtask and access list."""
 
     worker: int
     subtask: str
     access: tuple[int, ...] | None = ()
-    """None: everything, the previous round included."""
+    """None: all earlier steps, the previous round included."""
 
 
 _WORKER = re.compile(r"^Model id (\d+)(?:: (.*))?$", re.MULTILINE)
@@ -124,7 +121,7 @@ _UNRATED_LEVEL = 0.8
 
 
 def topic_merit(description: str, topic: str) -> float:
-    """Return how good the description calls a worker at the topic, from 0 to 1."""
+    """Return how good a worker is at the topic by its description, from 0 to 1."""
     pattern = re.compile(rf"\b(?:{_TOPICS[topic]})\b", re.IGNORECASE)
     best = None
     for clause in re.split(r"[;.]", description):
@@ -138,28 +135,23 @@ def topic_merit(description: str, topic: str) -> float:
 
 
 def rank_workers(prompt: ConductorPrompt, *topics: str) -> list[int]:
-    """Return the workers' numbers, best at the topics first."""
+    """Return the workers' numbers, the best at the topics first."""
     worth = [sum(topic_merit(line, topic) for topic in topics) for line in prompt.workers]
     return sorted(range(len(worth)), key=lambda number: -worth[number])
 
 
 def compose_workflow(prompt: ConductorPrompt) -> tuple[DraftedStep, ...]:
-    """Return the workflow for the prompt's question."""
+    """Return the workflow for the prompt's question; empty if the last answers are accepted."""
     problem = read_problem(prompt.question)
     if problem is None:
         return (DraftedStep(0, SOLVE),)
     if prompt.answers is not None:
         return _correction_steps(prompt, problem)
-    moves = (
-        _steps_with_facts(prompt, problem)
-        if _count_hops(problem)
-        else _steps_without_facts(prompt, problem)
-    )
-    return (
-        moves
-        if len(moves) <= prompt.max_steps
-        else (DraftedStep(_rank_for_problem(prompt, problem)[0], SOLVE),)
-    )
+    compose = _steps_with_facts if _count_hops(problem) else _steps_without_facts
+    moves = compose(prompt, problem)
+    if len(moves) <= prompt.max_steps:
+        return moves
+    return (DraftedStep(_rank_for_problem(prompt, problem)[0], SOLVE),)
 
 
 def _rank_for_problem(prompt: ConductorPrompt, problem: Problem) -> list[int]:
@@ -174,7 +166,7 @@ _EASY, _MEDIUM = 2, 4
 
 
 def _steps_without_facts(prompt: ConductorPrompt, problem: Problem) -> tuple[DraftedStep, ...]:
-    """Solve if easy; plan, solve, repair if medium; plan, solve twice, compare if hard."""
+    """Return steps that solve an easy question, and also plan and check one that is not easy."""
     skill = question_families()[problem.family].skill
     best = _rank_for_problem(prompt, problem)
     first, second = best[0], best[min(1, len(best) - 1)]
@@ -199,7 +191,7 @@ def _steps_without_facts(prompt: ConductorPrompt, problem: Problem) -> tuple[Dra
 
 
 def _steps_with_facts(prompt: ConductorPrompt, problem: Problem) -> tuple[DraftedStep, ...]:
-    """Return steps in which knowing workers look up facts, one worker solves and one checks."""
+    """Return steps in which workers look up facts, one worker solves, and one checks if needed."""
     knowing = rank_workers(prompt, "facts")
     if problem.difficulty == 1 or len(knowing) == 1:
         return (DraftedStep(knowing[0], SOLVE),)
@@ -217,20 +209,19 @@ def _steps_with_facts(prompt: ConductorPrompt, problem: Problem) -> tuple[Drafte
 
 
 def _correction_steps(prompt: ConductorPrompt, problem: Problem) -> tuple[DraftedStep, ...]:
-    """Return no steps if the last answers agree; else an independent solution and a decision."""
+    """Return no steps if the last two answers agree; else a second solution and a comparison."""
     answers = prompt.answers or ()
     if answers and len(set(answers[-2:])) == 1:
         return ()
     best = _rank_for_problem(prompt, problem)
     judge = rank_workers(prompt, "checking", question_families()[problem.family].skill)[0]
     other = next((number for number in best[1:] if number != judge), best[-1])
-    return (DraftedStep(other, SECOND_OPINION), DraftedStep(judge, COMPARE, None))[
-        -prompt.max_steps :
-    ]
+    steps = DraftedStep(other, SECOND_OPINION), DraftedStep(judge, COMPARE, None)
+    return steps[-prompt.max_steps :]
 
 
 def write_draft(prompt: ConductorPrompt) -> str:
-    """Return the reply: brief reasoning and the three lists."""
+    """Return the conductor's reply: brief reasoning and the three lists."""
     moves = compose_workflow(prompt)
     access = [["all"] if m.access is None else list(m.access) for m in moves]
     lists = (
@@ -258,7 +249,7 @@ class HandWrittenClient:
     """The hand-written conductor's model."""
 
     def __init__(self, time_scale: float = 1.0) -> None:
-        """Create the client; `time_scale` scales its delay, 0 for none."""
+        """Create the client; `time_scale` is the factor of its delay, 0 for none."""
         self._time_scale = time_scale
 
     def __repr__(self) -> str:
@@ -267,13 +258,9 @@ class HandWrittenClient:
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """Return the draft for a conductor's prompt."""
         reply = self.reply(request)
-        pause = 0.04 * self._time_scale
         fragments = split_fragments(reply.text) if listener.streaming else [""]
         for fragment in fragments:
-            if pause > 0:
-                await anyio.sleep(pause / len(fragments))
-            else:
-                await anyio.lowlevel.checkpoint()
+            await sleep_for(0.04 * self._time_scale / len(fragments))
             if listener.streaming:
                 await listener.on_delta(Delta(text=fragment))
         return reply

@@ -1,4 +1,4 @@
-"""The chronicle: a small invented country whose facts some workers know and others do not."""
+"""The chronicle: an invented country with facts that some workers know and others do not."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from batuta.lab.worlds.words import WORDS
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A function from one kind of thing to another, such as town to mayor."""
+    """A function from one kind of thing to another, such as from a town to its mayor."""
 
     name: str
     subject: str
-    """The kind of thing that it maps from."""
+    """The kind of thing that the relation maps from."""
     object: str
-    """The kind of thing that it maps to."""
+    """The kind of thing that the relation maps to, or `number`."""
 
 
 Fact = str | int
@@ -74,7 +74,7 @@ def _generate_facts() -> Mapping[tuple[str, str], Fact]:
 
 
 FACTS: Mapping[tuple[str, str], Fact] = _generate_facts()
-"""The object of each (relation, subject): all true facts."""
+"""All true facts: the object of each (relation, subject)."""
 
 
 def relations_of(kind: str) -> tuple[Relation, ...]:
@@ -83,7 +83,7 @@ def relations_of(kind: str) -> tuple[Relation, ...]:
 
 
 def mistaken_fact(relation: str, subject: str, pick: float) -> Fact:
-    """Return something that the fact could be but is not, chosen by `pick` in [0, 1)."""
+    """Return a plausible false object of the relation, chosen by `pick` in [0, 1)."""
     truth = FACTS.get((relation, subject))
     kind = RELATIONS[relation].object
     if kind == "number":

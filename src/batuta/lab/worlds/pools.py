@@ -13,8 +13,7 @@ WORLD_PROFILES: Mapping[str, tuple[WorkerProfile, ...]] = {
     "": PROFILES,
     "shifted": SHIFTED_PROFILES,
 }
-"""The workers of each world: the one that the shipped conductor learned on, and the one after a
-change."""
+"""The workers of the world on which the shipped conductor was trained, and after its change."""
 
 
 def rehearsal_pool(world: str = "") -> Pool:
@@ -42,7 +41,7 @@ def rehearsal_pool(world: str = "") -> Pool:
 def rehearsal_clients(time_scale: float = 1.0, world: str = "") -> Mapping[WorkerId, Client]:
     """Return a client for each worker of `rehearsal_pool`.
 
-    With a time scale of 0 they do not sleep.
+    With a time scale of 0 replies take no time.
 
     Raises:
         KeyError: there is no such world.
@@ -54,5 +53,5 @@ def rehearsal_clients(time_scale: float = 1.0, world: str = "") -> Mapping[Worke
 
 
 def shipped_policy_folder() -> Path:
-    """Return the folder of the shipped conductor, which was trained on this pool."""
+    """Return the folder of the shipped conductor, which was trained on the rehearsal's pool."""
     return Path(__file__).parent / "policy"

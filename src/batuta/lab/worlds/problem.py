@@ -1,4 +1,4 @@
-"""Problems: a start value and a chain of elementary steps, each of which is computed."""
+"""Problems, each a start value and a chain of elementary steps, and how steps are computed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ StepValue = int | str | tuple[int, ...] | date
 """The value that one step passes to the next."""
 
 WORDINGS_PER_KIND = 5
-"""Wordings of a kind of step: four for training, and a last one that is held out."""
+"""Number of wordings of each kind of step: four for training, and a last one that is held out."""
 
 StepArguments = tuple[int, ...]
 
@@ -44,18 +44,18 @@ class StepKind:
 
     name: str
     skill: str
-    """arithmetic, code, facts, text or calendar."""
+    """The skill that the step needs: arithmetic, code, facts, text or calendar."""
     phrases: tuple[str, ...]
     """The wordings, `#` for each number; the first is canonical, the last is held out."""
     apply: Transform
     takes: type = object
-    """The type of the values that it can be applied to."""
+    """The type of the values to which the step can be applied."""
     ranges: tuple[tuple[int, int], ...] = ()
-    """Bounds of each argument."""
+    """The bounds of each argument, inclusive."""
     confusable_with: tuple[str, ...] = ()
-    """Kinds with the same arguments and types that it can be confused with."""
+    """Kinds, with the same arguments and types, for which the step can be mistaken."""
     is_final: bool = False
-    """True if no step of its family can follow it."""
+    """True if no step of its family can follow the step."""
 
     def draw(self, rng: Random) -> ProblemStep:
         """Return a step of this kind with random arguments."""
@@ -64,7 +64,7 @@ class StepKind:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A question's meaning, whatever its wording."""
+    """The meaning of a question, independent of its wording."""
 
     family: str
     start: StepValue
@@ -80,19 +80,17 @@ _RELATION_VERBS = ("find", "look for", "go to", "ask for", "move on to")
 
 
 def _relation_kind(name: str) -> StepKind:
-    same = [
-        other.name
-        for other in RELATIONS.values()
-        if other != RELATIONS[name]
-        and (other.subject, other.object) == (RELATIONS[name].subject, RELATIONS[name].object)
-    ]
-    phrases = tuple(f"{verb} the {name}" for verb in _RELATION_VERBS)
+    own = RELATIONS[name]
     return StepKind(
         name=name,
         skill="facts",
-        phrases=phrases,
+        phrases=tuple(f"{verb} the {name}" for verb in _RELATION_VERBS),
         apply=lambda value, _: FACTS[name, str(value)],
-        confusable_with=tuple(same),
+        confusable_with=tuple(
+            other.name
+            for other in RELATIONS.values()
+            if other != own and (other.subject, other.object) == (own.subject, own.object)
+        ),
     )
 
 
@@ -102,7 +100,7 @@ def step_kinds() -> Mapping[str, StepKind]:
 
 
 def phrase_step(op: ProblemStep, variant: int = 0) -> str:
-    """Return the step in words."""
+    """Return the step in words, in the wording of index `variant`."""
     text = _KINDS[op.kind].phrases[variant]
     for number in op.args:
         text = text.replace("#", str(number), 1)
@@ -110,7 +108,7 @@ def phrase_step(op: ProblemStep, variant: int = 0) -> str:
 
 
 def read_step(text: str) -> ProblemStep | None:
-    """Return the step that the words mean, in any wording."""
+    """Return the step that a text states in any wording; None if it states none."""
     found = _PHRASES.get(_DIGITS.sub("#", text))
     if found is None:
         return None
@@ -118,7 +116,7 @@ def read_step(text: str) -> ProblemStep | None:
 
 
 def apply_step(op: ProblemStep, value: StepValue) -> StepValue | None:
-    """Return the step's result; None if it cannot be applied to the value."""
+    """Return the step's result; None if the step cannot be applied to the value."""
     kind = _KINDS[op.kind]
     if not isinstance(value, kind.takes):
         return None
@@ -137,7 +135,10 @@ def solve_problem(problem: Problem) -> StepValue | None:
 
 
 def misread_step(op: ProblemStep, value: StepValue, pick: float) -> StepValue | None:
-    """Return the result of a misunderstood step, in a way chosen by `pick` in [0, 1)."""
+    """Return the wrong result of a misunderstood step; None if the step cannot be applied.
+
+    `pick` in [0, 1) chooses the misunderstanding.
+    """
     kind = _KINDS[op.kind]
     ways: list[ProblemStep] = [ProblemStep(other, op.args) for other in kind.confusable_with]
     if op.args:
@@ -151,7 +152,7 @@ def misread_step(op: ProblemStep, value: StepValue, pick: float) -> StepValue | 
 
 
 def perturb_value(value: StepValue, pick: float) -> StepValue:
-    """Return a slightly wrong value."""
+    """Return a slightly different value, chosen by `pick` in [0, 1)."""
     if isinstance(value, int):
         return value + (-10, -2, -1, 1, 2, 10)[int(pick * 6)]
     if isinstance(value, tuple):
@@ -184,8 +185,8 @@ def format_value(value: StepValue) -> str:
 
 
 def read_value(text: str) -> StepValue:
-    """Return the value of the text; text in no known form is returned as it is."""
-    if _WHOLE.fullmatch(text):
+    """Return the value that a text states; a text in no known form is itself the value."""
+    if _DIGITS.fullmatch(text):
         return int(text)
     if text.startswith("["):
         return tuple(int(number) for number in _DIGITS.findall(text))
@@ -198,20 +199,20 @@ def read_value(text: str) -> StepValue:
 
 
 def is_thing(text: object) -> bool:
-    """Return True if the knowledge base has that name."""
+    """Return True if a thing of the knowledge base has that name."""
     return text in KINDS_OF
 
 
 @dataclass(frozen=True, slots=True)
 class StepRule:
-    """The rule by which a step of a family computes; `WORDS` has its wordings."""
+    """The rule by which a kind of step computes; `WORDS` has the wordings."""
 
     name: str
     apply: Transform
     confusable_with: tuple[str, ...] = ()
     _: KW_ONLY
     number: tuple[int, int] | None = None
-    """The bounds of its number; None: it has none."""
+    """The bounds of the step's number, inclusive; None if the step has no number."""
 
 
 def register_steps(
@@ -219,7 +220,7 @@ def register_steps(
 ) -> tuple[StepKind, ...]:
     """Register kinds of steps of one skill, on values of type `takes`, and return them.
 
-    No step may follow a kind whose name is in `final`.
+    No step may follow a kind that `final` names.
     """
     kinds = tuple(
         StepKind(
@@ -247,7 +248,6 @@ def _register_kinds(more: Sequence[StepKind]) -> None:
 
 
 _DIGITS = re.compile(r"-?\d+")
-_WHOLE = re.compile(r"-?\d+")
 _DATE = re.compile(r"(\d{1,2}) ([A-Z][a-z]+) (\d{4})")
 _KINDS: dict[str, StepKind] = {}
 _PHRASES: dict[str, str] = {}

@@ -14,35 +14,38 @@ from batuta.language.instructions import InstructionKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerProfile:
-    """A worker's traits. A skill is the probability of doing one elementary step correctly."""
+    """The traits of a worker."""
 
     name: str
     description: str
     """The description in a conductor's prompt."""
     skill: Mapping[str, float]
+    """Probability of doing one elementary step correctly, by skill."""
     knows: float
-    """Share of the knowledge base's facts that it knows."""
+    """Share of the knowledge base's facts that the worker knows."""
     planning: float
     """Probability that a plan of three steps has no error."""
     checking: float
-    """Probability of noticing its own misunderstanding when it reads another result."""
+    """Probability of noticing its own misunderstanding when the worker reads another result."""
     care: float
-    """0: all text that it reads distracts it; 1: none does. Also for noticing a wrong plan."""
+    """0: all text that the worker reads is distracting; 1: none is. A careful worker also notices
+    wrong plans more often."""
     span: int
-    """Steps that it can do without a plan before errors increase."""
+    """Number of steps that the worker can do without a plan before errors increase."""
     price: Price
     pace: float
-    """Seconds that a reply takes at time scale 1."""
+    """Seconds of a reply at time scale 1 for a call of 500 tokens."""
     strength: float
-    """Measured accuracy alone, over all families."""
+    """Measured accuracy of the worker alone, over all families."""
     refuses: Mapping[InstructionKind, float] = field(default_factory=dict[InstructionKind, float])
     """Probability of not understanding an instruction, by kind."""
     helpful: bool = True
-    """If it does not understand the instruction: True solves the question, False says so."""
+    """True if the worker solves the question when it does not understand its instruction; otherwise
+    it says that it does not understand."""
     candid: bool = True
-    """True if it marks its guesses."""
+    """True if the worker marks its guesses."""
     invents: float = 0.0
-    """Probability of inventing a fact that it does not know when it looks facts up."""
+    """Probability of inventing an unknown fact when the worker looks facts up."""
     opening: str = "Let me work through it."
 
 
@@ -64,5 +67,5 @@ PROFILES = tuple(profile for name, profile in _WORKERS.items() if name != _JOINI
 SHIFTED_PROFILES = tuple(
     replace(profile, **WORDS["degraded"].get(name, {})) for name, profile in _WORKERS.items()
 )
-"""The same world after a change: one worker has degraded, which its description and its strength do
-not show, and another has joined."""
+"""The workers after a change: one worker has degraded, which its description and its strength do
+not show, and another worker has joined."""

@@ -21,10 +21,10 @@ class StepClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedReply:
-    """The parts of another worker's reply that can be parsed."""
+    """What can be parsed from another worker's reply."""
 
     steps: dict[tuple[str, str], StepClaim]
-    """The claimed result by step phrase and value before the step."""
+    """The claimed result by the step's phrase and the value before the step."""
     facts: dict[tuple[str, str], str]
     """The stated object by relation and subject."""
     plan: tuple[ProblemStep, ...] | None
@@ -36,15 +36,15 @@ class ParsedPrompt:
     """A parsed prompt."""
 
     question: str
-    instruction: str | None
-    """None: a bare question."""
-    replies: tuple[ParsedReply, ...]
-    is_last_step: bool
-    """True if the reply goes to the user."""
-    read_chars: int
-    """Characters of other workers' text."""
     text: str
     """The whole prompt."""
+    instruction: str | None = None
+    """None if the prompt is a bare question, empty if a prompt of a step has no subtask."""
+    replies: tuple[ParsedReply, ...] = ()
+    is_last_step: bool = True
+    """True if the reply goes to the user."""
+    read_chars: int = 0
+    """Number of characters of other workers' text."""
 
 
 _TASK = re.compile(r"<overall_task>\n(.*?)\n</overall_task>", re.DOTALL)
@@ -57,28 +57,20 @@ _ANSWER = re.compile(r"^Answer: (.+)$", re.MULTILINE)
 
 
 def parse_prompt(request: Request) -> ParsedPrompt:
-    """Parse the last user message of the request."""
+    """Parse the last user message of the request, or its last message if the user wrote none."""
     spoken = [message for message in request.messages if message.role is Role.USER]
     text = (spoken or request.messages)[-1].text
     task = _TASK.search(text)
     if task is None:
-        return ParsedPrompt(
-            question=text.strip(),
-            instruction=None,
-            replies=(),
-            is_last_step=True,
-            read_chars=0,
-            text=text,
-        )
+        return ParsedPrompt(question=text.strip(), text=text)
     responses = _SECTION.findall(text, task.end())
     tail = text[max(text.rfind("</agent_response>"), task.end()) :]
     _, found, instruction = tail.partition(_SUBTASK)
-    last = tail.endswith(LAST_STEP)
     return ParsedPrompt(
         question=_unescape_tags(task[1]),
         instruction=instruction.removesuffix(LAST_STEP).strip() if found else "",
         replies=tuple(parse_reply(_unescape_tags(response)) for response in responses),
-        is_last_step=last,
+        is_last_step=tail.endswith(LAST_STEP),
         read_chars=sum(map(len, responses)),
         text=text,
     )

@@ -32,30 +32,29 @@ def rehearsal_config(
     """Return the embedded rehearsal: simulated workers, offline.
 
     Args:
-        conductor: its name; None: the shipped trained one, or `best` for drawn workers.
+        conductor: the conductor's name; None: the shipped trained conductor, or `best` for drawn
+            workers.
         time_scale: the factor of the workers' delays; None: 1.
         world: one of `WORLD_PROFILES`, or `SEED[:COUNT]` for workers drawn from a seed.
 
     Raises:
-        ConfigError: no such conductor, or no such world.
+        ConfigError: there is no such conductor or world.
     """
     if world not in WORLD_PROFILES:
         return drawn_config(f"{REHEARSAL_POOL}:{world}", conductor, time_scale)
-    worker_clients = rehearsal_clients(
-        time_scale=1.0 if time_scale is None else time_scale, world=world
-    )
+    scale = 1.0 if time_scale is None else time_scale
+    worker_clients = rehearsal_clients(scale, world)
     workers = rehearsal_pool(world)
     if conductor is None:
         chosen: Conductor = open_trained(shipped_policy_folder())
     elif conductor == HAND_WRITTEN_CONDUCTOR:
-        model = HandWrittenClient() if time_scale is None else HandWrittenClient(time_scale)
+        model = HandWrittenClient(scale)
         chosen = LLMConductor(name="rehearsal/hand-written", client=model, worker=CONDUCTOR_WORKER)
     else:
-        chosen = ConductorOpener(pool=workers, clients=worker_clients).named(str(conductor))
+        chosen = ConductorOpener(pool=workers, clients=worker_clients).named(conductor)
     after = " after the shift" if world else ""
-    source = f"the rehearsal{after} (simulated workers)"
     return LoadedConfig(
-        source=source,
+        source=f"the rehearsal{after} (simulated workers)",
         pool=workers,
         clients=worker_clients,
         conductor=chosen,
@@ -68,10 +67,13 @@ def rehearsal_config(
 def drawn_config(
     source: str, conductor: str | None = None, time_scale: float | None = None
 ) -> LoadedConfig:
-    """Draw simulated workers of world 2 or the rehearsal from the seed that the source names.
+    """Draw simulated workers of world 2 or the rehearsal from the seed that `source` names.
+
+    `conductor` is the conductor's name, None: `best`. `time_scale` is the factor of the rehearsal's
+    delays, None: 1.
 
     Raises:
-        ConfigError: no such conductor, or the source is malformed.
+        ConfigError: there is no such conductor, or the source is malformed.
     """
     world = source.partition(":")[0]
     drawn = parse_drawn_source(source)
@@ -105,8 +107,8 @@ def _open_rehearsal(
     return rehearsal_config(conductor, time_scale, source.partition(":")[2])
 
 
-def _find_world(workers: Pool) -> str | None:
-    """Return the world of the rehearsal that has all these workers."""
+def _find_world(workers: Pool) -> str:
+    """Return the name of the rehearsal's pool that has all these workers, or `rehearsal`."""
     names = {str(worker.id) for worker in workers}
     worlds = (world for world, known in WORLD_PROFILES.items() if names <= {p.name for p in known})
     return ":".join((REHEARSAL_POOL, next(worlds, ""))).rstrip(":")

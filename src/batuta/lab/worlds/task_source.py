@@ -1,4 +1,4 @@
-"""The rehearsal's questions as a source of tasks: for measuring, for training, for served runs."""
+"""The rehearsal's questions as a source of tasks for evaluations, training and served runs."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class RehearsalTasks(DrawnTasks):
     draw = staticmethod(draw_tasks)
 
     def _calibration_family(self, family: str | None) -> str | None:
-        """Return the family if it is for training; None (all of those) for the held-out one."""
+        """Return a training family itself; None, all training families, for the held-out one."""
         return family if family in TRAINING_FAMILIES else None
 
     def grade_answer(self, task: Task, answer: str) -> Grade:
-        """Grade 1 if the answer's last word is the task's target, else 0."""
+        """Grade as `batuta.lab.worlds.tasks.grade_answer` does."""
         return grade_answer(task, answer)
 
     def solve_question(self, text: str, task_id: TaskId) -> Task | None:
-        """Return the question with its computed answer; None if it is not of this world."""
+        """Return the question as a task with its answer; None if it is not of this world."""
         problem = read_problem(text)
         value = None if problem is None else solve_problem(problem)
         if problem is None or value is None:

@@ -24,7 +24,7 @@ TRAINING_FAMILIES = tuple(
 """The families for training."""
 
 HELD_OUT_FAMILY = MIXED_FAMILY.name
-"""The family that training never sees."""
+"""The family that training draws only if it is named."""
 
 MAX_DIFFICULTY = 6
 
@@ -37,7 +37,7 @@ def draw_tasks(
     held_out: bool = False,
     difficulty: int | None = None,
 ) -> tuple[Task, ...]:
-    """Return fresh questions as `DrawTasks` says; held-out ones only differ in wording."""
+    """Return fresh questions as `DrawTasks` says; `held_out` changes only the wording."""
     names = TRAINING_FAMILIES if family is None else (family,)
     return tuple(
         _draw_task(
@@ -77,7 +77,10 @@ _INTEGER = re.compile(r"-?\d[\d,]*")
 
 
 def extract_answer(answer: str) -> str | None:
-    """Return the text behind the last "Answer:", else the last line; None if there is neither."""
+    """Return the text after "answer" in the last line that has one, else the last line.
+
+    Return None if there is no text.
+    """
     lines = [line.strip() for line in answer.strip().splitlines() if line.strip()]
     for line in reversed(lines):
         if found := _ANSWER.search(line):
@@ -86,7 +89,10 @@ def extract_answer(answer: str) -> str | None:
 
 
 def grade_answer(task: Task, answer: str) -> Grade:
-    """Grade 1 if the answer's last word is the task's target, else 0."""
+    """Give the score 1 if the extracted answer is the task's target, else 0.
+
+    Text around integers and lists does not count; names may differ in case and begin with "the".
+    """
     extracted = extract_answer(answer)
     if extracted is None:
         return Grade(0.0, None, "no answer")
@@ -106,7 +112,7 @@ def _normalize_text(text: str, grader: str) -> str:
     if grader == "list":
         return ",".join(re.findall(r"-?\d+", text))
     if grader == "integer":
-        numbers_found = _INTEGER.findall(text)
-        return _plain_integer(numbers_found[-1]) if numbers_found else text
+        numbers = _INTEGER.findall(text)
+        return _plain_integer(numbers[-1]) if numbers else text
     words_only = " ".join(text.split())
     return words_only if grader == "exact" else words_only.casefold().removeprefix("the ")

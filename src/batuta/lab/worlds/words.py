@@ -1,6 +1,6 @@
 """The words of world 1: its things, the wordings of its steps and questions, and its workers.
 
-`world1.toml` has them; the other modules compute their meaning.
+`world1.toml` has the words; the other modules compute what they mean.
 """
 
 from __future__ import annotations

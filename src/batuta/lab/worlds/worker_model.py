@@ -1,9 +1,9 @@
-"""The model of a simulated worker: it reads, computes step by step, and makes errors at set rates.
+"""The model of a simulated worker, which computes step by step and makes errors at set rates.
 
 There are two kinds of errors. A *misunderstanding* depends on the worker, the question and the
-step, and on nothing else: the same worker makes it again, also when it verifies itself. A *random
-error* depends on the whole prompt and the seed. No branch here compares anything with the truth of
-the question: a verifier compares its own result with the one that it reads.
+step, and on nothing else: the same worker repeats it even when it verifies its own solution. A
+*random error* depends on the whole prompt and the seed. No branch here compares anything with the
+correct answer to the question: a verifier compares its own result with a result that it reads.
 """
 
 from __future__ import annotations
@@ -32,34 +32,33 @@ from batuta.lab.worlds.seeded_random import NUMBERS_PER_DIGEST, uniform_number, 
 from batuta.language.instructions import InstructionKind
 
 SYSTEMATIC_ERROR_SHARE = 0.88
-"""Share of a worker's errors that are misunderstandings; the rest are random errors."""
+"""Share of a worker's errors that are misunderstandings; the others are random errors."""
 ERROR_PER_EXTRA_STEP = 0.085
-"""Error rate that each step beyond the span adds to every step, without a plan (the load)."""
+"""Error rate that each step beyond the worker's span adds to every step: the load."""
 LOAD_LEFT_WITH_PLAN = 0.3
-"""Factor of the load with a plan."""
+"""Factor of the load if the worker reads a plan."""
 OVERPLANNING_RATES = (0.36, 0.26, 0.12)
 """Probability that a plan for a question of one, two or three steps has a step too many."""
 DISTRACTION_RATE = 0.03
-"""Random error rate per step and thousand characters of others' text, for a care of 0."""
+"""Rate of random errors per step and thousand characters of others' text, for a care of 0."""
 LOAD_LEFT_ON_RETRY = 0.3
 """Factor of the load when a worker reconsiders one disputed step."""
 MAX_LOAD_TO_RETRY = 0.12
-"""Load of a step above which a worker cannot decide who is right, and accepts the result that it
-reads."""
+"""Load above which a worker cannot decide a disputed step, and accepts the result that it reads."""
 FALSE_BELIEF_SHARE = 0.02
-"""Share of a worker's beliefs about facts that are false."""
+"""Share of the facts that a worker knows which it believes to be something else."""
 SKIM_RATE = 0.25
 """Probability that a verifier with a care of 0 overlooks a difference."""
 ERROR_SHARE_IN_SHOWN_STEPS = 0.15
-"""Factor of the rate of misunderstandings in steps that a checker has seen done, once it has
-departed from the solution that it reads."""
+"""Factor of the rate of misunderstandings in steps that a checker has read, once it has departed
+from the solution that it reads."""
 STUBBORN_SHARE = 0.4
 """Share of a worker's unnoticed misunderstandings in which it insists on its own result; in the
 others it accepts the result that it reads."""
 
 
 class WorkedStep(NamedTuple):
-    """One written step."""
+    """A step as a worker writes it."""
 
     what: str
     before: str
@@ -68,24 +67,25 @@ class WorkedStep(NamedTuple):
 
 
 class WorkedSolution(NamedTuple):
-    """A solution: its lines, and the final value or None if the worker got stuck."""
+    """A written solution."""
 
     lines: tuple[WorkedStep, ...]
     value: StepValue | None
+    """The final value; None if a step could not be done."""
     corrected_steps: int
-    """Steps in which the worker departed from the solution that it read."""
+    """Number of steps in which the worker departed from the solution that it read."""
 
 
 class SimulatedStepResult(NamedTuple):
-    """The result of one attempt at a step."""
+    """The result of an attempt at a step; its value is None if the step cannot be done."""
 
     value: StepValue | None
-    guess: bool
+    guess: bool = False
 
 
 @lru_cache(maxsize=16_384)
 def believed_fact(worker: str, knows: float, relation: str, subject: str) -> str | int | None:
-    """Return what a worker believes a fact to be; None if it does not know."""
+    """Return what a worker believes a fact to be; None if the worker does not know the fact."""
     known, false, pick, *_ = uniform_numbers("belief", worker, relation, subject)
     truth = FACTS.get((relation, subject))
     if truth is None or known >= knows:
@@ -101,7 +101,7 @@ def _systematic_error_numbers(worker: str, question: str) -> tuple[float, ...]:
 
 @lru_cache(maxsize=1024)
 def _error_bias(worker: str, kind: str) -> float:
-    """Return how prone a worker is to misunderstand that kind of step; 1 on average."""
+    """Return the factor of a worker's misunderstandings of that kind of step; 1 on average."""
     return 0.4 + 1.2 * uniform_number("bias", worker, kind)
 
 
@@ -133,11 +133,13 @@ class WorkerModel:
         """Return the steps of the question as this worker understands them."""
         ops = list(self.problem.ops)
         hazard = (1 - self.profile.planning) * len(ops) / 3
-        slip, pick, at, fuss, *_ = uniform_numbers("plan", self.profile.name, self.prompt.question)
+        error, pick, at, extra, *_ = uniform_numbers(
+            "plan", self.profile.name, self.prompt.question
+        )
         index = int(at * len(ops))
-        if len(ops) <= len(OVERPLANNING_RATES) and fuss < OVERPLANNING_RATES[len(ops) - 1]:
+        if len(ops) <= len(OVERPLANNING_RATES) and extra < OVERPLANNING_RATES[len(ops) - 1]:
             return (*ops[: index + 1], *ops[index:])
-        if slip >= hazard:
+        if error >= hazard:
             return tuple(ops)
         alike = step_kinds()[ops[index].kind].confusable_with
         if alike:
@@ -151,7 +153,10 @@ class WorkerModel:
         return tuple(ops)
 
     def look_up(self) -> tuple[tuple[str, str, str], ...]:
-        """Return the facts that it believes along the chain, as (relation, subject, object)."""
+        """Return the facts of the chain as the worker knows them: (relation, subject, object).
+
+        Beyond an unknown fact, those of all things of the kind are returned.
+        """
         found: list[tuple[str, str, str]] = []
         subjects: list[str] = [str(self.problem.start)]
         for op in self.problem.ops:
@@ -169,7 +174,7 @@ class WorkerModel:
         return tuple(dict.fromkeys(found))
 
     def _recall_fact(self, relation: str, subject: str) -> str | int | None:
-        """Return the worker's belief, else the fact that it reads, else perhaps an invention."""
+        """Return the worker's belief, else a fact in the prompt, else perhaps an invention."""
         own = believed_fact(self.profile.name, self.profile.knows, relation, subject)
         facts = (sheet.facts.get((relation, subject)) for sheet in self.prompt.replies)
         if own is None:
@@ -181,7 +186,10 @@ class WorkerModel:
         return own
 
     def solve_in_mode(self, mode: InstructionKind) -> WorkedSolution:
-        """Go through the steps in that mode: solve, verify, repair or compare."""
+        """Return the worker's solution after going through the steps in a mode.
+
+        The mode is to solve, to verify, to repair or to compare.
+        """
         ops = self._choose_steps()
         value: StepValue = self.problem.start
         lines: list[WorkedStep] = []
@@ -202,7 +210,7 @@ class WorkerModel:
         return WorkedSolution(tuple(lines), value, corrected)
 
     def _choose_steps(self) -> tuple[ProblemStep, ...]:
-        """Return the steps to go through: those of the last plan that it reads, else its own."""
+        """Return the steps of the last plan in the prompt; without a usable plan, the problem's."""
         plans = [sheet.plan for sheet in self.prompt.replies if sheet.plan is not None]
         if not plans:
             return self.problem.ops
@@ -215,7 +223,7 @@ class WorkerModel:
         return plan
 
     def _shown_steps(self, mode: InstructionKind) -> Collection[str]:
-        """Return the phrases of the steps in the solutions that it reads."""
+        """Return the phrases of the steps in the prompt's solutions, if the mode reads them."""
         if mode in (InstructionKind.SOLVE, InstructionKind.SECOND):
             return ()
         return {what for sheet in self.prompt.replies for what, _ in sheet.steps}
@@ -223,23 +231,19 @@ class WorkerModel:
     def _attempt(
         self, index: int, op: ProblemStep, value: StepValue, share: float
     ) -> SimulatedStepResult:
-        """Return this worker's own result of a step; `share` of its misunderstandings happen."""
+        """Return this worker's own result of a step; `share` is the factor of misunderstandings."""
         if op.kind in RELATIONS:
             return self._follow_relation(index, op, value)
         right = apply_step(op, value)
         if right is None:
-            return SimulatedStepResult(None, guess=False)
+            return SimulatedStepResult(None)
         if self._makes_systematic_error(index, op, self._load, share):
-            return SimulatedStepResult(
-                misread_step(op, value, self._systematic_numbers[(index + 8) % NUMBERS_PER_DIGEST]),
-                guess=False,
-            )
+            pick = self._systematic_numbers[(index + 8) % NUMBERS_PER_DIGEST]
+            return SimulatedStepResult(misread_step(op, value, pick))
         if self._makes_random_error(index, op):
-            return SimulatedStepResult(
-                perturb_value(right, self._random_numbers[(index + 8) % NUMBERS_PER_DIGEST]),
-                guess=False,
-            )
-        return SimulatedStepResult(right, guess=False)
+            pick = self._random_numbers[(index + 8) % NUMBERS_PER_DIGEST]
+            return SimulatedStepResult(perturb_value(right, pick))
+        return SimulatedStepResult(right)
 
     def _hazard(self, op: ProblemStep) -> float:
         return 1 - self.profile.skill[step_kinds()[op.kind].skill]
@@ -257,10 +261,13 @@ class WorkerModel:
     def _follow_relation(
         self, index: int, op: ProblemStep, value: StepValue
     ) -> SimulatedStepResult:
-        """Return the result of a hop: a vote of its belief and the facts it reads, else a guess."""
+        """Return the result of a hop: a vote of the worker's belief and the facts in the prompt.
+
+        Without a vote the result is a guess.
+        """
         subject = str(value)
         if RELATIONS[op.kind].subject != KINDS_OF.get(subject):
-            return SimulatedStepResult(None, guess=False)
+            return SimulatedStepResult(None)
         votes: Counter[str] = Counter()
         own = believed_fact(self.profile.name, self.profile.knows, op.kind, subject)
         if own is not None:
@@ -273,16 +280,14 @@ class WorkerModel:
                 fact = claim.after
             if fact is not None:
                 votes[fact] += 1
-                load = 0.0  # a fact that it reads adds no load
+                load = 0.0  # a fact in the prompt adds no load
         if not votes:
             pick = uniform_number("guess", self.profile.name, op.kind, subject)
             return SimulatedStepResult(mistaken_fact(op.kind, subject, pick), guess=True)
         if self._makes_systematic_error(index, op, load) or self._makes_random_error(index, op):
-            return SimulatedStepResult(
-                mistaken_fact(op.kind, subject, self._systematic_numbers[index % 8 + 8]),
-                guess=False,
-            )
-        return SimulatedStepResult(read_value(votes.most_common(1)[0][0]), guess=False)
+            pick = self._systematic_numbers[index % 8 + 8]
+            return SimulatedStepResult(mistaken_fact(op.kind, subject, pick))
+        return SimulatedStepResult(read_value(votes.most_common(1)[0][0]))
 
     def _reconcile(
         self,
@@ -293,7 +298,11 @@ class WorkerModel:
         *,
         mode: InstructionKind,
     ) -> tuple[SimulatedStepResult, bool]:
-        """Return the choice between its own result and those it reads, and whether it departs."""
+        """Choose between the worker's own result and the results in the prompt.
+
+        Returns:
+            The choice, and whether it departs from the last result in the prompt.
+        """
         if mode in (InstructionKind.SOLVE, InstructionKind.SECOND):
             return own, False
         claims = self._claimed_results(op, value, mode)
@@ -305,18 +314,21 @@ class WorkerModel:
             votes[mine] += 1
         (best, count), *others = votes.most_common(2)
         if not others or (count > others[0][1]):
-            return SimulatedStepResult(read_value(best), guess=False), best != claims[-1]
-        stands = SimulatedStepResult(read_value(claims[-1]), guess=False)
+            return SimulatedStepResult(read_value(best)), best != claims[-1]
+        accepted = SimulatedStepResult(read_value(claims[-1]))
         skims = self._random_numbers[(index + 4) % 8 + 8] < SKIM_RATE * (1 - self.profile.care)
         if skims and mode is InstructionKind.VERIFY:
-            return stands, False
-        settled = self._think_again(index, op, value, own) or stands
+            return accepted, False
+        settled = self._think_again(index, op, value, own) or accepted
         return settled, settled.value is not None and format_value(settled.value) != claims[-1]
 
     def _claimed_results(
         self, op: ProblemStep, value: StepValue, mode: InstructionKind
     ) -> list[str]:
-        """Return the results of this step that the visible replies claim."""
+        """Return the results of this step in the prompt's replies, except guesses.
+
+        A verifier reads only the last one.
+        """
         key = (phrase_step(op), format_value(value))
         found = [c for sheet in self.prompt.replies if (c := sheet.steps.get(key)) is not None]
         firm = [claim.after for claim in found if not claim.guess]
@@ -334,16 +346,16 @@ class WorkerModel:
         if self._load > MAX_LOAD_TO_RETRY:
             return None
         if not self._makes_systematic_error(index, op, LOAD_LEFT_ON_RETRY * self._load):
-            return SimulatedStepResult(apply_step(op, value), guess=False)
+            return SimulatedStepResult(apply_step(op, value))
         sees = uniform_number("sees", self.profile.name, self.prompt.question, index)
         if sees < self.profile.checking:
-            return SimulatedStepResult(apply_step(op, value), guess=False)
+            return SimulatedStepResult(apply_step(op, value))
         return own if sees >= 1 - STUBBORN_SHARE * (1 - self.profile.checking) else None
 
 
 @lru_cache(maxsize=16)
 def _things_of_kind(kind: str) -> list[str]:
-    """Return every thing of that kind, if the kind has relations."""
+    """Return every thing of that kind; none if the kind has no relations."""
     if not relations_of(kind):
         return []
     return [thing for thing, of in KINDS_OF.items() if of == kind]

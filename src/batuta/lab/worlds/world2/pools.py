@@ -48,7 +48,7 @@ def world2_clients(
 
 
 def worker_price(traits: WorkerTraits) -> Price:
-    """Return the dollars per million tokens, rounded to cents."""
+    """Return the price, in dollars per million tokens rounded to cents."""
     return Price(
         input=Decimal(f"{max(0.01, traits.price * PRICE_SHARE_IN):.2f}"),
         output=Decimal(f"{max(0.01, traits.price):.2f}"),
@@ -56,7 +56,7 @@ def worker_price(traits: WorkerTraits) -> Price:
 
 
 def _measure_worker(traits: WorkerTraits) -> Worker:
-    """Return the worker with its card: its accuracy on questions that it was actually asked."""
+    """Return the worker with its card: its accuracy on questions that it really answered."""
     skills = tuple(
         Skill(
             family=family,
@@ -65,16 +65,14 @@ def _measure_worker(traits: WorkerTraits) -> Worker:
         )
         for family in KINDS
     )
-    settled = mean_share(
-        [_settles_correctly(traits, _card_questions(f)[n]) for f, n in _spread_over_families()]
-    )
-    planned = mean_share(
-        [_plans_correctly(traits, _card_questions(f)[n]) for f, n in _spread_over_families()]
-    )
+    names = list(KINDS)
+    mixture = [_card_questions(names[n % len(names)])[n] for n in range(CARD_QUESTIONS)]
+    checks = mean_share([_settles_correctly(traits, question) for question in mixture])
+    plans = mean_share([_plans_correctly(traits, question) for question in mixture])
     return Worker(
         id=WorkerId(traits.name),
         model=f"world2/{traits.name}",
-        description=f"Checks {settled:.0%}, plans {planned:.0%}.",
+        description=f"Checks {checks:.0%}, plans {plans:.0%}.",
         tags=("world2", "simulated", "local"),
         context_window=32_768,
         price=worker_price(traits),
@@ -88,20 +86,8 @@ def _card_questions(family: str) -> tuple[World2Question, ...]:
     return tuple(draw_world2_question(family, (CARD_SEED, n)) for n in range(CARD_QUESTIONS))
 
 
-def _spread_over_families() -> list[tuple[str, int]]:
-    names = list(KINDS)
-    return [(names[n % len(names)], n) for n in range(CARD_QUESTIONS)]
-
-
 def _bare_worker(traits: WorkerTraits, question: World2Question) -> World2Worker:
-    prompt = ParsedPrompt(
-        question=question.text,
-        instruction=None,
-        replies=(),
-        is_last_step=True,
-        read_chars=0,
-        text=question.text,
-    )
+    prompt = ParsedPrompt(question=question.text, text=question.text)
     return World2Worker(traits, question, prompt, seed=0)
 
 
@@ -114,8 +100,8 @@ def _plans_correctly(traits: WorkerTraits, question: World2Question) -> bool:
 
 
 def _settles_correctly(traits: WorkerTraits, question: World2Question) -> bool:
-    """Return whether it settles on the right answer, given a right or wrong one at random."""
+    """Return whether the worker decides for the correct answer when it reads a random claim."""
     wrong = make_wrong_answer(question, uniform_number("world 2 card", question.text))
-    shown = uniform_number("world 2 shown", question.text) < 0.5  # noqa: PLR2004 - a coin
-    claim = question.answer if shown else wrong
+    is_correct = uniform_number("world 2 shown", question.text) < 0.5  # noqa: PLR2004 - a coin
+    claim = question.answer if is_correct else wrong
     return _bare_worker(traits, question).settle_on(claim) == question.answer

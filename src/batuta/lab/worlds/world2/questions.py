@@ -1,7 +1,7 @@
-"""The questions of world 2: drawn, worded, and read back from their text with their answer.
+"""The questions of world 2: how they are drawn, worded, and parsed from their text.
 
-`world2.toml` has their wordings, fixed with the world (design/0015-world-2.md): twenty of each
-training family, four held out; eight of each family that is held out as a whole.
+`world2.toml` has the wordings, which are fixed with the world (design/0015-world-2.md): twenty of
+each training family, four of them held out; eight of each family that is held out as a whole.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from batuta.lab.worlds.seeded_random import hash_parts, seeded_generator, unifor
 
 @dataclass(frozen=True, slots=True)
 class FamilyWordings:
-    """A family's templates, with a `{slot}` for each part that is drawn."""
+    """The templates of a family, with a `{slot}` for each part that is drawn."""
 
     training: tuple[str, ...]
+    """Empty if the family is held out as a whole."""
     held_out: tuple[str, ...]
 
 
@@ -49,14 +50,14 @@ class QuestionKind:
 
     name: str
     base: float
-    """The ease for an average worker, in probits at the middle level."""
+    """The ease for an average worker at the middle level, in probits."""
     grader: str
     draw: Callable[[Random, int], Slots]
     read: ReadSlots
     is_planned: bool = True
-    """True if a plan helps."""
+    """True if a plan helps to answer."""
     is_looked_up: bool = False
-    """True if facts help."""
+    """True if facts help to answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +78,7 @@ class World2Question:
 
 
 _EXTRA_ELEMENTS = {"letters": 2, "walks": 1, "ranks": 1, "shifts": 2}
-"""Elements that a question of level 0 would have."""
+"""Number of elements that a question of level 0 would have, by family."""
 _THINGS = ("pens", "apples", "stamps", "candles", "ribbons", "lemons", "marbles", "buttons")
 _DOINGS = ("walking", "waiting", "reading", "lunch", "cycling", "talks", "packing", "music")
 _WORDS = (
@@ -169,7 +170,7 @@ def _read_almanac(slots: Slots) -> tuple[tuple[str, ...], str] | None:
 
 
 def count_lighthouses(town: str) -> int:
-    """Return the number of lighthouses that the almanac gives for a town."""
+    """Return the number of lighthouses of a town."""
     return 1 + int(_LIGHTHOUSES * uniform_number("world 2 lighthouses", town))
 
 
@@ -207,8 +208,8 @@ def _read_ranks(slots: Slots) -> tuple[tuple[str, ...], str] | None:
     if not all(found) or slots["which"] not in {"tallest", "shortest"}:
         return None
     above, below = {m[1] for m in found if m}, {m[2] for m in found if m}
-    left = above - below if slots["which"] == "tallest" else below - above
-    return (tuple(parts), left.pop()) if len(left) == 1 else None
+    found_people = above - below if slots["which"] == "tallest" else below - above
+    return (tuple(parts), found_people.pop()) if len(found_people) == 1 else None
 
 
 def _draw_mixture(rng: Random, level: int) -> Slots:
@@ -284,19 +285,19 @@ KINDS: Mapping[str, QuestionKind] = {
 TRAINING_KINDS = tuple(name for name, worded in WORDINGS.items() if worded.training)
 """The families that training draws from."""
 HELD_OUT_KINDS = tuple(name for name in WORDINGS if name not in TRAINING_KINDS)
-"""The families that training never sees."""
+"""The families that training does not draw from."""
 
 
 @lru_cache(maxsize=65_536)
 def read_world2_question(text: str) -> World2Question | None:
     """Return the question that a text states; None if it is not of this world."""
-    spoken = text.strip()
+    stripped = text.strip()
     for name, pattern in _wording_patterns():
-        if (found := pattern.fullmatch(spoken)) is None:
+        if (found := pattern.fullmatch(stripped)) is None:
             continue
         kind = KINDS[name]
         if (meant := kind.read(found.groupdict())) is not None:
-            return World2Question(kind=kind, text=spoken, elements=meant[0], answer=meant[1])
+            return World2Question(kind=kind, text=stripped, elements=meant[0], answer=meant[1])
     return None
 
 
@@ -314,8 +315,8 @@ def draw_world2_question(
 ) -> World2Question:
     """Return a fresh question, the same on every machine.
 
-    `key` is (seed, number); equal keys give the same question in any wording. `level` is 1 to 6;
-    None draws it.
+    `key` is (seed, number); equal keys and levels give the same question in any wording. `level` is
+    1 to 6; None: a random level.
     """
     rng = seeded_generator("world 2 question", family, *key, level)
     worded = WORDINGS[family]
@@ -324,12 +325,12 @@ def draw_world2_question(
     text = template.format_map(slots)
     found = read_world2_question(text)
     if found is None:
-        raise AssertionError(f"world 2 does not understand its own question: {text}")
+        raise AssertionError(f"world 2 cannot parse its own question: {text}")
     return found
 
 
 def make_wrong_answer(question: World2Question, pick: float) -> str:
-    """Return a wrong answer of the question's own form, chosen by `pick` in [0, 1)."""
+    """Return a wrong answer in the form of the correct one, chosen by `pick` in [0, 1)."""
     answer = question.answer
     if question.kind.name == "ranks":
         people = sorted(set(re.findall(r"[A-Z]\w+", " ".join(question.elements))) - {answer})
@@ -349,12 +350,12 @@ def make_wrong_answer(question: World2Question, pick: float) -> str:
 
 
 def _pick_offset(pick: float) -> int:
-    """Return one of -40 to 40, not 0."""
+    """Return a number from -40 to 40 that is not 0, chosen by `pick` in [0, 1)."""
     offset = int(pick * 80) - 40
     return offset if offset < 0 else offset + 1
 
 
 def world2_task_id(question: World2Question) -> str:
-    """Return the task's id, which is the same for equal texts."""
+    """Return the id of the question's task, the same for equal texts."""
     digest = hash_parts(question.text).hex()[:12]
     return f"world2-{question.kind.name}-{question.level}-{digest}"

@@ -1,4 +1,4 @@
-"""World 2's questions as a source of tasks: drawn from a seed, for measuring and for training."""
+"""World 2's questions as a source of tasks, drawn from a seed, for evaluations and training."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def draw_world2_tasks(
     held_out: bool = False,
     difficulty: int | None = None,
 ) -> tuple[Task, ...]:
-    """Return fresh tasks as `DrawTasks` says; held-out ones only differ in wording."""
+    """Return fresh tasks as `DrawTasks` says; `held_out` changes only the wording."""
     names = TRAINING_KINDS if family is None else (family,)
     return tuple(
         _draw_task(names[at % len(names)], (seed, at), held_out=held_out, level=difficulty)
@@ -60,9 +60,9 @@ class World2Tasks(DrawnTasks):
     """Each task names its grader."""
 
     def solve_question(self, text: str, task_id: TaskId) -> Task | None:
-        """Return None: this world's tasks are not recovered from their text."""
+        """Return None, as tasks of this world are not recovered from their text."""
         return None
 
     def hand_written_conductor(self) -> Conductor:
-        """Raise ConfigError, as this world has none."""
+        """Raise `ConfigError`, as this world has no hand-written conductor."""
         raise ConfigError("world2 has no hand-written conductor")

@@ -1,4 +1,4 @@
-"""A worker of world 2: its traits are drawn, and its replies are simulated from the correct answer.
+"""A worker of world 2: traits are drawn, and replies are simulated from the correct answer.
 
 design/0015-world-2.md explains the distribution.
 """
@@ -19,7 +19,7 @@ import anyio.lowlevel
 from batuta.core import CallListener, Delta, Finish, Price, Reply, Request
 from batuta.core.conductor import NULL_LISTENER
 from batuta.lab.worlds.client import make_reply, split_fragments
-from batuta.lab.worlds.drawn_pools import draw_name
+from batuta.lab.worlds.drawn_pools import draw_named
 from batuta.lab.worlds.prompt_parser import ParsedPrompt, parse_prompt
 from batuta.lab.worlds.seeded_random import seeded_generator, uniform_number, uniform_numbers
 from batuta.lab.worlds.world2.questions import (
@@ -33,12 +33,15 @@ from batuta.language.instructions import InstructionKind, classify_instruction
 
 ABILITY_SPREAD = 0.74
 TASTE_SPREAD = 0.69
+"""Standard deviations of ability over all and in single families, in probits."""
 LEVEL_SLOPE = 0.25
+"""Probits by which a question is harder for each level."""
 MIDDLE_LEVEL = 3.5
 ITEM_SHARE, OWN_SHARE, FRESH_SHARE = 0.400, 0.355, 0.245
-"""Shares of the latent variable's variance: of the question, of the worker on it, of the call."""
+"""Shares of the latent variable's variance: of the question, of the worker on the question, and of
+the call."""
 TRAP_RATE, OWN_MISTAKE_RATE = 0.34, 0.56
-"""Shares of wrong answers: the question's trap, and the worker's own mistake; the rest are new."""
+"""Shares of wrong answers: the question's trap, and the worker's own mistake; others are random."""
 TRUST_RANGE = (0.05, 0.40)
 DISCERNMENT_RANGE = (0.50, 0.90)
 PLANNING_MEAN, PLANNING_SPREAD = 0.9, 0.4
@@ -56,20 +59,20 @@ class WorkerTraits:
 
     name: str
     ability: float
-    """Over all families, in probits; 0 on average."""
+    """Ability over all families, in probits; 0 on average."""
     tastes: tuple[tuple[str, float], ...]
     """Additional ability by family, in probits."""
     planning: float
-    """The probability of a correct plan, in probits."""
+    """Probability of a correct plan for an average question, in probits."""
     trust: float
-    """Probability of accepting an answer that it reads without checking it."""
+    """Probability of accepting an answer in the prompt without checking it."""
     discernment: float
-    """Probability of choosing the right one of two answers."""
+    """Probability of choosing the correct answer if one of several answers is correct."""
     price: float
     """Dollars per million output tokens."""
 
     def skill(self, family: str) -> float:
-        """Return the ability in that family, in probits, at the middle level."""
+        """Return the ability in that family at the middle level, in probits."""
         return self.ability + dict(self.tastes)[family] + KINDS[family].base
 
 
@@ -80,14 +83,12 @@ def normal_number(*parts: object) -> float:
 
 @lru_cache(maxsize=64)
 def draw_traits(seed: int, count: int) -> tuple[WorkerTraits, ...]:
-    """Return `count` workers; the first ones are the same whatever the count."""
+    """Return `count` workers; a larger count only adds workers at the end."""
     rng = seeded_generator("world 2 workers", seed)
-    found: list[WorkerTraits] = []
-    names: set[str] = set()
-    while len(found) < count:
-        name = draw_name(rng)
+
+    def draw(name: str) -> WorkerTraits:
         ability = rng.gauss(0, ABILITY_SPREAD)
-        drawn = WorkerTraits(
+        return WorkerTraits(
             name=name,
             ability=ability,
             tastes=tuple((family, rng.gauss(0, TASTE_SPREAD)) for family in KINDS),
@@ -96,20 +97,19 @@ def draw_traits(seed: int, count: int) -> tuple[WorkerTraits, ...]:
             discernment=rng.uniform(*DISCERNMENT_RANGE),
             price=PRICE_BASE * math.exp(rng.gauss(0, PRICE_SPREAD) + PRICE_BY_ABILITY * ability),
         )
-        if name not in names:
-            names.add(name)
-            found.append(drawn)
-    return tuple(found)
+
+    return draw_named(rng, count, draw)
 
 
 PLAN_GAIN = 0.125
 """Probits, per level above the first, that reading a correct plan adds."""
 PLAN_LOSS = 0.6
-"""Probits that reading a wrong plan subtracts if the worker does not notice."""
+"""Probits that reading a wrong plan subtracts if the worker does not notice the error."""
 PLAN_BY_ABILITY, PLAN_BY_LEVEL = 0.3, 0.15
 FACT_EASE = 0.5
 """Probits by which knowing a fact is easier than answering a question."""
 ALL_FACTS_GAIN, FALSE_FACT_LOSS, SOME_FACTS_GAIN = 1.2, 1.0, 0.2
+"""Probits that reading facts adds or subtracts."""
 COIN = 0.5
 WORLD2_SCOPE_REPLY = (
     "This is a simulated worker of world 2, which can only answer that world's own questions."
@@ -134,7 +134,7 @@ class World2Worker:
         self._seed = seed
 
     def write_reply(self) -> str:
-        """Return its reply to the prompt."""
+        """Return the worker's reply to the prompt."""
         kind = self._asked_kind()
         if kind is InstructionKind.PLAN:
             return f"Plan:\n{_number_lines(self.make_plan())}"
@@ -164,7 +164,7 @@ class World2Worker:
     # -- finding an answer ----------------------------------------------------------------
 
     def find_answer(self) -> str:
-        """Return its own answer to the question, right or wrong."""
+        """Return the worker's own answer to the question, correct or wrong."""
         who, text = self._traits.name, self._question.text
         fresh = normal_number("fresh", who, self._seed, self._prompt.text)
         latent = (
@@ -195,7 +195,7 @@ class World2Worker:
         return WORDING_SPREAD * normal_number("wording", self._traits.name, asked) if asked else 0.0
 
     def _help_from_plans(self) -> float:
-        """Return the worth of the last plan that it reads, in probits."""
+        """Return the effect of the last plan in the prompt, in probits."""
         plans = _PLAN.findall(self._prompt.text)
         if not plans or not self._question.kind.is_planned:
             return 0.0
@@ -205,7 +205,7 @@ class World2Worker:
         return 0.0 if seen < COIN else -PLAN_LOSS
 
     def _help_from_facts(self) -> float:
-        """Return the worth of the facts that it reads, in probits."""
+        """Return the effect of the facts in the prompt, in probits."""
         if not self._question.kind.is_looked_up:
             return 0.0
         facts = [
@@ -222,7 +222,7 @@ class World2Worker:
     # -- helping others -------------------------------------------------------------------
 
     def make_plan(self) -> tuple[str, ...]:
-        """Return the elements of the question in order; a wrong plan lacks or doubles one."""
+        """Return the question's elements in order; a wrong plan lacks or doubles an element."""
         who, elements = self._traits, self._question.elements
         able = who.skill(self._question.kind.name) - self._question.kind.base
         level = self._question.level - MIDDLE_LEVEL
@@ -267,28 +267,28 @@ class World2Worker:
         return f"Verdict: wrong. I find this: {working}.\nAnswer: {settled}"
 
     def settle_on(self, claim: str) -> str:
-        """Return the answer on which it settles: the claim, or its own."""
+        """Return the answer for which the worker decides: the claim, or its own answer."""
         if self._trusts(claim):
             return claim
         own = self.find_answer()
         return own if own == claim else self._pick_among([claim, own])
 
     def _choose_among(self, read: Sequence[str]) -> str:
-        """Return the answer with most votes, its own one among them."""
+        """Return the answer with the most votes, the worker's own included."""
         votes = Counter([*read, self.find_answer()]).most_common()
         best = [answer for answer, count in votes if count == votes[0][1]]
         return best[0] if len(best) == 1 else self._pick_among(best)
 
     def _pick_among(self, answers: Sequence[str]) -> str:
-        """Return the right answer, if listed, with probability `discernment`; else another one."""
-        right = self._question.answer
+        """Return the correct answer, if listed, with probability `discernment`, else another."""
+        correct = self._question.answer
         drawn, pick, *_ = uniform_numbers(
             "world 2 discerns", self._traits.name, self._seed, self._prompt.text
         )
-        if right in answers:
+        if correct in answers:
             if drawn < self._traits.discernment:
-                return right
-            answers = [answer for answer in answers if answer != right]
+                return correct
+            answers = [answer for answer in answers if answer != correct]
         return answers[int(pick * len(answers))]
 
     def _trusts(self, claim: str) -> bool:
