@@ -345,4 +345,4 @@ async def test_an_option_that_is_none_is_as_if_omitted():
 
     none = dict.fromkeys(_TYPES)
     async with batuta.open("rehearsal") as session:
-        assert (await session.ask(EASY, **none)).answer == (await session.ask(EASY)).answer
+        assert (await session.ask(EASY, **none)).answer == (await session.ask(EASY)).answer  # pyright: ignore[reportArgumentType]

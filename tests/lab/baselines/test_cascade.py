@@ -106,7 +106,7 @@ async def test_on_the_engine_it_decides_as_on_the_record(cascade):
         workers = [step.worker for step in run.steps]
         assert run.usage.calls == len(workers) <= cascade.calls
         assert run.outcome is Outcome.ANSWERED
-        grade = record.grade(task, run.answer)  # pyright: ignore[reportArgumentType]
+        grade = record.grade(task, run.answer)
         assert grade.score in {0.0, 1.0}
         same = all(_sample(step, record, place) == 0 for step in run.steps)
         if same:

@@ -240,7 +240,7 @@ class AdmissionController:
         if caller.key is None:
             return
         key = caller.key
-        with self._count_refusals(caller):
+        with self._count_refusals(caller.tenant, key):
             if not in_background:
                 await self._enter_concurrency(caller, key, admission)
             try:
@@ -257,13 +257,13 @@ class AdmissionController:
                 raise
 
     @contextmanager
-    def _count_refusals(self, caller: Caller) -> Generator[None]:
+    def _count_refusals(self, tenant: str, key: str) -> Generator[None]:
         """Count the block's refusals for a rate or budget, so that operators see why calls fail."""
         try:
             yield
         except APIError as refusal:
             if refusal.status == TOO_MANY_REQUESTS and self._store is not None:
-                self._store.refusals.note(caller.tenant, caller.key, refusal.code)
+                self._store.refusals.note(tenant, key, refusal.code)
             raise
 
     async def count_tokens(self, caller: Caller, admission: Admission, run: Run) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Any, final
+from typing import Any, cast, final
 from urllib.parse import urlencode
 
 from starlette.requests import Request
@@ -304,7 +304,10 @@ class KeyPages:
 def form_values(permissions: KeyPermissions) -> dict[str, Any]:
     """Return the limits that are set as the values of the form's fields."""
     values = {name: value for name, value in asdict(permissions).items() if value is not None}
-    return {name: " ".join(v) if isinstance(v, tuple) else v for name, v in values.items()}
+    return {
+        name: " ".join(cast("tuple[str, ...]", v)) if isinstance(v, tuple) else v
+        for name, v in values.items()
+    }
 
 
 def parse_permissions(form: Mapping[str, str]) -> KeyPermissions:

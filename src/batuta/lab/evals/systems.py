@@ -320,7 +320,7 @@ _NAMED_SYSTEMS: Mapping[str, _MakeSystem] = {
 
 _SAMPLED_SYSTEMS: Mapping[str, Callable[[str, int], System]] = {
     **{
-        name: partial(_numbered_system, each)
+        name: cast("Callable[[str, int], System]", partial(_numbered_system, each))
         for name, each in _FIXED_BASELINES.items()
         if each.number
     },
