@@ -13,13 +13,13 @@ from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from batuta.clients import ScriptedClient
-from batuta.gateway.mcp.endpoint import MCP_PATH, McpOffer, lower_cost
+from batuta.gateway.mcp.endpoint import MCP_PATH, McpOptions, lower_cost
 from fakes.serving import Server
 from gateway.keyed_server import KeyedServer
 from gateway.live_server import Serving, scripted_state
 
 pytestmark = pytest.mark.anyio
-OFFER = McpOffer(model="worker/ada", max_cost=0.5)
+OFFER = McpOptions(model="worker/ada", max_cost=0.5)
 
 
 def said_by(result):

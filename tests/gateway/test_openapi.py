@@ -9,7 +9,7 @@ import pytest
 from batuta.clients import ScriptedClient
 from batuta.gateway import create_app
 from batuta.gateway.access.caller import Authenticator
-from batuta.gateway.mcp.endpoint import McpOffer
+from batuta.gateway.mcp.endpoint import McpOptions
 from batuta.gateway.openapi.document import OPERATIONS, build_document, described_routes
 from batuta.gateway.openapi.field_recorder import body_schema
 from batuta.store.key_hasher import KeyHasher
@@ -47,7 +47,7 @@ def test_every_route_is_described_and_no_other(document):
 
 def test_where_tools_are_served_over_http_the_document_has_them():
     pytest.importorskip("mcp")
-    served = build_document(create_app(scripted_state({"ada": object()}, mcp=McpOffer())).routes)
+    served = build_document(create_app(scripted_state({"ada": object()}, mcp=McpOptions())).routes)
     assert list(served["paths"]["/v1/mcp"]) == ["post"]
     assert "Model Context Protocol" in served["paths"]["/v1/mcp"]["post"]["summary"]
 

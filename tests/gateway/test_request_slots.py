@@ -47,12 +47,14 @@ async def test_a_full_server_queues_and_then_turns_away():
                 "overloaded",
                 "2",
             )
+            for path in ("/v1/embeddings", "/v1/moderations", "/v1/responses/compact"):
+                assert (await server.post(path, json={}))[0] == 503, "they call models too"
             assert (await server.get("/v1/models"))[0] == 200, "what is quick is let in"
         assert (
             app_state.limiter.running,
             app_state.limiter.waiting,
             app_state.limiter.rejected,
-        ) == (1, 1, 1)
+        ) == (1, 1, 4)
         tasks.cancel_scope.cancel()
 
 

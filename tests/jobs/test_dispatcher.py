@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from batuta.jobs import Job, JobEnding, JobOwner, JobState, open_jobs
-from batuta.jobs.dispatcher import JobDispatcher, JobSlots
+from batuta.jobs.dispatcher import JobDispatcher, JobSlots, Notifier
 
 from .conftest import working
 
@@ -192,3 +192,13 @@ async def test_the_table_is_looked_at_seldom_while_no_job_waits(waiting, least, 
             while len(looks) == seen:
                 await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()
+
+
+async def test_a_job_that_nobody_waits_for_any_more_leaves_no_event():
+    notifier = Notifier()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(notifier.wait, "longer", 30)
+        await notifier.wait("elsewhere", 0.01)
+        assert set(notifier._wakeups) == {"longer"}
+        await notifier.notify("longer")
+    assert not notifier._wakeups

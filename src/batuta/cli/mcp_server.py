@@ -66,7 +66,7 @@ def _serve_http(host: str, port: int, pool: PoolOptions, max_cost: float | None)
     """Serve the API with an MCP endpoint, whose tools call the API with their caller's key."""
     from batuta.gateway import LOOP_OPTIONS  # noqa: PLC0415 - most of the start-up time
     from batuta.gateway.assemble import ServeOptions, run_configured_server  # noqa: PLC0415
-    from batuta.gateway.mcp.endpoint import McpOffer  # noqa: PLC0415
+    from batuta.gateway.mcp.endpoint import McpOptions  # noqa: PLC0415
     from batuta.gateway.telemetry.logs import start_logs  # noqa: PLC0415
     from batuta.store.process_lock import lock_server_store  # noqa: PLC0415
 
@@ -80,7 +80,7 @@ def _serve_http(host: str, port: int, pool: PoolOptions, max_cost: float | None)
         checker=None,
         folders=(),
     )
-    offer = McpOffer(max_cost=max_cost)
+    offer = McpOptions(max_cost=max_cost)
     serve = partial(run_configured_server, host, port, options, offer)
     with lock_server_store(store_target()):
         anyio.run(serve, backend_options=LOOP_OPTIONS)

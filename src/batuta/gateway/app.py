@@ -27,12 +27,12 @@ from batuta.gateway.admin.runs import RunRoutes
 from batuta.gateway.chat.endpoint import CHAT_FORM, CompletionEndpoint
 from batuta.gateway.chat.text_completion import COMPLETIONS_PATH, TEXT_FORM
 from batuta.gateway.embeddings.endpoint import EmbeddingsEndpoint
-from batuta.gateway.errors import APIError, log_exception, model_not_found
+from batuta.gateway.errors import APIError, leaf_exceptions, log_exception, model_not_found
 from batuta.gateway.files.endpoint import FileRoutes
 from batuta.gateway.http.body import header_value, json_response, read_fields
 from batuta.gateway.http.middleware import RequestMiddleware
 from batuta.gateway.http.request_slots import ConcurrencyLimiter
-from batuta.gateway.mcp.endpoint import McpEndpoint, McpOffer
+from batuta.gateway.mcp.endpoint import McpEndpoint, McpOptions
 from batuta.gateway.messages.endpoint import MessagesEndpoint, TokenCounter
 from batuta.gateway.openapi.document import DocumentEndpoint
 from batuta.gateway.responses.background import BackgroundResponses, KeyLimitGate
@@ -108,7 +108,7 @@ class ServerState:
     """The identity provider for sign-in to the page; None: people sign in with keys."""
     file_limits: FileLimits | None = None
     """Limits on uploaded files; None: files are not accepted."""
-    mcp: McpOffer | None = None
+    mcp: McpOptions | None = None
     """Options of the Model Context Protocol endpoint; None: there is no such endpoint."""
     request_scopes: RequestScopes = field(default_factory=RequestScopes)
     """The requests that are being answered."""
@@ -361,7 +361,7 @@ class _GatewayApp(Starlette):
 
 def _explain_error(scope: Scope, error: Exception) -> APIError | None:
     """Return the API error for a failure of the store or the router's refusal; else None."""
-    if isinstance(error, StoreError):
+    if all(isinstance(leaf, StoreError) for leaf in leaf_exceptions(error)):
         log_exception(error)
         message = "The store cannot be used now; try again."
         return APIError(503, "overloaded", message, headers={"retry-after": "1"})

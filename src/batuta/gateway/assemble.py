@@ -38,7 +38,7 @@ from batuta.gateway.app import ServerState
 from batuta.gateway.errors import log_exception
 from batuta.gateway.http.request_slots import ConcurrencyLimiter
 from batuta.gateway.http.server_limits import ConcurrencyLimits, ConnectionLimits
-from batuta.gateway.mcp.endpoint import MCP_PATH, McpOffer
+from batuta.gateway.mcp.endpoint import MCP_PATH, McpOptions
 from batuta.gateway.serve import run_server
 from batuta.gateway.serving.answer_cache import (
     AnswerCacheOptions,
@@ -185,7 +185,7 @@ class ServeOptions:
 
 
 async def run_configured_server(
-    host: str, port: int, serve_options: ServeOptions, mcp: McpOffer | None = None
+    host: str, port: int, serve_options: ServeOptions, mcp: McpOptions | None = None
 ) -> None:
     """Serve the models of the settings until the process is asked to stop.
 
@@ -380,7 +380,7 @@ def _open_waiting_runs(
 def _announce_ready(
     config: LoadedConfig,
     catalogue: Catalogue,
-    mcp: McpOffer | None,
+    mcp: McpOptions | None,
     opener: TaskGroup | None,
     url: str,
 ) -> None:

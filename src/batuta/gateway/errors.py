@@ -173,15 +173,16 @@ def messages_error_body(api_error: APIError, request_id: str | None) -> dict[str
 def log_exception(error: Exception) -> None:
     """Log the exception's type and stack; never its message, which may contain content."""
     stacks: list[str] = []
-    for inner in _leaf_exceptions(error):
+    for inner in leaf_exceptions(error):
         frames = traceback.extract_tb(inner.__traceback__)
         where = " > ".join(f"{frame.name} ({frame.filename}:{frame.lineno})" for frame in frames)
         stacks.append(f"{type(inner).__name__} in {where}")
     logger.error("a request failed: %s", "; ".join(stacks))
 
 
-def _leaf_exceptions(error: BaseException) -> list[BaseException]:
+def leaf_exceptions(error: BaseException) -> list[BaseException]:
+    """Return the errors within an exception group and its groups; for another error, itself."""
     if isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
-        return [leaf for inner in group.exceptions for leaf in _leaf_exceptions(inner)]
+        return [leaf for inner in group.exceptions for leaf in leaf_exceptions(inner)]
     return [error]

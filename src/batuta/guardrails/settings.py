@@ -43,7 +43,8 @@ class GuardrailSetting(BaseModel):
     max_characters: int | None = Field(default=None, ge=1)
     """Maximum number of characters of a text, for the kind `size`."""
     countries: tuple[str, ...] = ()
-    """Countries whose telephone numbers are found without a prefix too, for the kind `personal`."""
+    """Two-letter codes of countries whose telephone numbers are found without a prefix too, for the
+    kind `personal`."""
     json_schema: dict[str, Any] | None = None
     """The schema that a text must fit, for the kind `schema`."""
     worker: str | None = None
@@ -74,10 +75,11 @@ def build_guardrails(
     Args:
         settings: the settings of each policy.
         workers: the workers of the pool, among them the checker of a grounded policy.
-        bounds_of: returns the schema keywords by which a worker's provider bounds a list.
+        bounds_of: returns the JSON-Schema keywords that a worker's provider honours to limit a
+            list's length.
 
     Raises:
-        ConfigError: a policy cannot be used; the message names it.
+        ConfigError: a policy cannot be used, two have the same name, or two are grounded.
     """
     chosen: list[Guardrail] = []
     grounded: GroundedPolicy | None = None
@@ -92,7 +94,8 @@ def build_guardrails(
             find = build_detector(one.kind, options)
         except ConfigError as error:
             raise ConfigError(f"policy {one.name}: {error}") from None
-        is_schema = one.kind == "schema"  # no name or description would fit a schema
+        # Names and descriptions of tools cannot match the schema: only the conversation is checked.
+        is_schema = one.kind == "schema"
         policy = Guardrail(
             name=one.name,
             detect=find,

@@ -1,4 +1,4 @@
-"""Choice of the job that runs next: round robin over tenants, within each key's limit."""
+"""Choice of the next job: the tenant with the lowest number of running jobs comes first."""
 
 from __future__ import annotations
 
@@ -14,29 +14,35 @@ from batuta.jobs.protocol import JobGate, JobOwner
 
 @final
 class Notifier:
-    """One wake-up event per job, which exists only while a task waits for it."""
+    """Wakes the tasks that wait for a job; keeps nothing of a job that no task waits for."""
 
     def __init__(self) -> None:
-        self._wakeups: dict[str, anyio.Event] = {}
+        self._wakeups: dict[str, set[anyio.Event]] = {}
 
     async def notify(self, job_id: str) -> None:
         """Wake every task that waits for the job."""
-        wakeup = self._wakeups.pop(job_id, None)
-        if wakeup is not None:
+        for wakeup in self._wakeups.pop(job_id, ()):
             wakeup.set()
 
     async def wait(self, job_id: str, seconds: float) -> None:
         """Wait until `notify` is called for the job, at most that long."""
-        wakeup = self._wakeups.setdefault(job_id, anyio.Event())
-        with anyio.move_on_after(seconds):
-            await wakeup.wait()
+        wakeup = anyio.Event()
+        waiting = self._wakeups.setdefault(job_id, set())
+        waiting.add(wakeup)
+        try:
+            with anyio.move_on_after(seconds):
+                await wakeup.wait()
+        finally:
+            waiting.discard(wakeup)
+            if not waiting and self._wakeups.get(job_id) is waiting:
+                del self._wakeups[job_id]
 
 
 POLL_SECONDS = 0.2
-"""Seconds between checks while jobs wait, for new jobs and for owners below their limit again."""
+"""Seconds between checks while jobs wait: a new job or a key below its limit may allow a start."""
 IDLE_SECONDS = 1.0
 """Seconds between checks while no job waits; a job submitted to this process starts immediately."""
-RESERVED_SHARE = 4
+SLOTS_PER_RESERVED = 4
 """One in this many slots is reserved for tenants without a running job in this process."""
 
 
@@ -46,11 +52,11 @@ class JobSlots:
 
     def __init__(self, total: int) -> None:
         self._free = total
-        self._reserved = total // RESERVED_SHARE
+        self._reserved = total // SLOTS_PER_RESERVED
         self._owners: Counter[JobOwner] = Counter()
         self._tenants: Counter[str] = Counter()
-        self._turn = 0
-        self._last_turns: dict[JobOwner | str, int] = {}
+        self._starts = 0
+        self._last_starts: dict[JobOwner | str, int] = {}
 
     def choose(self, waiting: Collection[JobOwner]) -> JobOwner | None:
         """Return the owner that gets the next slot; None if no waiting owner may get a slot.
@@ -66,8 +72,8 @@ class JobSlots:
         self._free -= 1
         self._owners[owner] += 1
         self._tenants[owner.tenant] += 1
-        self._turn += 1
-        self._last_turns[owner] = self._last_turns[owner.tenant] = self._turn
+        self._starts += 1
+        self._last_starts[owner] = self._last_starts[owner.tenant] = self._starts
 
     def give_back(self, owner: JobOwner) -> None:
         """Count a job of the owner as ended."""
@@ -76,9 +82,9 @@ class JobSlots:
         self._tenants -= Counter([owner.tenant])
 
     def forget_absent(self, waiting: Collection[JobOwner]) -> None:
-        """Forget the last turns of owners that have no waiting job."""
+        """Forget when owners started a job, for owners that have no waiting job."""
         present = {name for owner in waiting for name in (owner, owner.tenant)}
-        self._last_turns = {n: turn for n, turn in self._last_turns.items() if n in present}
+        self._last_starts = {n: start for n, start in self._last_starts.items() if n in present}
 
     def _has_slot(self, owner: JobOwner) -> bool:
         # Without keys there is only one tenant, so no slot needs to be reserved for another.
@@ -86,12 +92,12 @@ class JobSlots:
         return self._free > (0 if newcomer else self._reserved)
 
     def _rank(self, owner: JobOwner) -> tuple[int, int, int, int]:
-        tenant, turns = owner.tenant, self._last_turns
+        tenant, starts = owner.tenant, self._last_starts
         return (
             self._tenants[tenant],
-            turns.get(tenant, 0),
+            starts.get(tenant, 0),
             self._owners[owner],
-            turns.get(owner, 0),
+            starts.get(owner, 0),
         )
 
 

@@ -23,9 +23,13 @@ class TaskSource(Protocol):
     def draw_test(
         self, parts: Sequence[str], limit: int, calibration: int, seed: int
     ) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
-        """Return test questions and calibration questions; none is also drawn for training.
+        """Return test questions and calibration questions, which training never draws.
 
-        `parts` are the rest of the task set's name, split at colons.
+        Args:
+            parts: the rest of the task set's name, split at colons.
+            limit: the number of test questions.
+            calibration: the number of calibration questions.
+            seed: another seed draws other questions.
 
         Raises:
             ConfigError: there are no such questions.
@@ -72,7 +76,7 @@ def _open_source(name: str) -> TaskSource:
 TASK_SOURCES: Mapping[str, Callable[[], TaskSource]] = MappingProxyType({
     name: partial(_open_source, name) for name in plugin_names("tasks")
 })  # fmt: skip
-"""Worlds by name: the plugins of the kind `tasks`."""
+"""Functions that open a world, by its name: the plugins of the kind `tasks`."""
 
 
 def check_simulated_questions(
@@ -82,8 +86,11 @@ def check_simulated_questions(
 
     Real models may cost money, and their answers to such questions say nothing about them.
 
-    `simulated` workers are programs, which cost nothing. `allowed` means that the user has
-    confirmed it with --simulated-questions.
+    Args:
+        names: the names of the task sets.
+        pool: the pool's name, for the message.
+        simulated: whether the workers are programs, which cost nothing.
+        allowed: whether the user has confirmed it with --simulated-questions.
     """
     worlds = [name for name in names if name.partition(":")[0] in TASK_SOURCES]
     if not worlds or simulated or allowed:

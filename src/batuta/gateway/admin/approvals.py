@@ -40,7 +40,11 @@ class ApprovalRoutes:
         self._catalogue = catalogue
 
     def routes(self) -> list[Route]:
-        """Return the routes; the middleware has checked that the caller may use them."""
+        """Return the routes.
+
+        The middleware admits only the admin to the first two; the third is open to programs that
+        sign their message with the webhook's secret.
+        """
         return [
             Route("/v1/admin/approvals", self.list, methods=["GET"]),
             Route("/v1/admin/approvals/{id}", self.decide, methods=["POST"]),
@@ -48,7 +52,7 @@ class ApprovalRoutes:
         ]
 
     async def list(self, request: Request) -> Response:
-        """Return the waiting plans, oldest first."""
+        """Return the oldest waiting plans, oldest first; at most 100."""
         check_query(request.query_params)
         found = await self._store.approvals.list()
         return json_response({"object": "list", "data": [plan_entry(plan) for plan in found]})
@@ -56,7 +60,8 @@ class ApprovalRoutes:
     async def decide(self, request: Request) -> Response:
         """Decide about a plan: the body's `decision` is `approve`, `refuse` or `edit`.
 
-        The body's `digest` names the version of the plan that the decision is about.
+        The body's `digest` names the version of the plan that the decision is about; `reason` is
+        the reason for an approval or refusal, and `steps` are the edited steps.
         """
         body = await read_fields(request.scope, request.receive)
         verdict = PlanVerdict(
@@ -79,6 +84,7 @@ class ApprovalRoutes:
         except ForgedMessageError as error:
             raise APIError(401, "invalid_signature", as_sentence(error)) from None
         fields = Fields(decode_object(body))
+        fields.need("decision")
         verdict = PlanVerdict(
             plan_id=fields.need_text("id"),
             digest=fields.need_text("digest"),

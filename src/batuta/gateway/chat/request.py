@@ -61,7 +61,7 @@ _MAX_LOGPROBS = 20
 REFUSED_FIELDS = {
     "functions": "use 'tools'.",
     "function_call": "use 'tool_choice'.",
-    "audio": "answers are text.",
+    "audio": "answers are text and images.",
     "logit_bias": "it cannot be honoured for every worker.",
 }
 """Known fields that are refused, unless their value is empty, with the reasons."""
@@ -73,7 +73,8 @@ _USED_FIELDS = {
     "prompt_cache_key", "prompt_cache_retention", ORCHESTRATION_FIELD,
 }  # fmt: skip
 _ACCEPTED_FIELDS = {"verbosity", "metadata", "user", "safety_identifier", "service_tier"}
-"""Fields that are validated but ignored; a response header lists them."""
+"""Fields that are validated and do not change the answer; a response header lists them. Some label
+the stored run."""
 _KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | REFUSED_FIELDS.keys()
 _CHECKED_FIELDS = frozenset({*REFUSED_FIELDS, *_ACCEPTED_FIELDS, "modalities"})
 _TOOL_FIELDS = frozenset({"tools", "tool_choice"})
@@ -150,7 +151,7 @@ def parse_sampling(body: Fields) -> Sampling:
     """Return the sampling of the visible answer.
 
     Raises:
-        APIError: a value is out of bounds.
+        APIError: a value is invalid.
     """
     if not body.mentions(_SAMPLING_FIELDS):
         return NO_SAMPLING
@@ -209,46 +210,50 @@ def _check_accepted(body: Fields) -> None:
 
 
 def parse_messages(body: Fields) -> tuple[Message, ...]:
-    """Return the conversation.
+    """Return the conversation; pictures of assistant messages move to the next user message.
 
     Raises:
         APIError: `messages` is missing, empty or malformed.
     """
     body.need("messages")
-    turns = body.objects("messages", MAX_ENTRIES) or []
-    if not turns:
+    messages = body.objects("messages", MAX_ENTRIES) or []
+    if not messages:
         raise invalid_value("messages", "it must have at least one message.")
-    return return_made_pictures(tuple(_parse_message(turn) for turn in turns))
+    return return_made_pictures(tuple(_parse_message(message) for message in messages))
 
 
-def _parse_message(turn: Fields) -> Message:
-    turn.need("role")
-    role = Role(turn.choice("role", _ROLES) or "")
-    name = turn.text("name")
+def _parse_message(message: Fields) -> Message:
+    message.need("role")
+    role = Role(message.choice("role", _ROLES) or "")
+    name = message.text("name")
     if role is Role.ASSISTANT:
-        return _parse_assistant(turn, name)
+        return _parse_assistant(message, name)
     if role is Role.TOOL:
-        result = ToolResult(call_id=turn.need_text("tool_call_id"), content=_tool_text(turn))
+        result = ToolResult(call_id=message.need_text("tool_call_id"), content=_tool_text(message))
         return Message(role=role, parts=(result,), name=name)
-    turn.need("content")
-    return Message(role=role, parts=_parse_parts(turn, images=role is Role.USER), name=name)
+    message.need("content")
+    return Message(role=role, parts=_parse_parts(message, attachments=role is Role.USER), name=name)
 
 
-def _parse_assistant(turn: Fields, name: str | None) -> Message:
-    if turn.get("function_call") is not None:
-        raise unsupported_parameter(turn.path("function_call"), "use 'tool_calls'.")
+def _parse_assistant(message: Fields, name: str | None) -> Message:
+    if message.get("function_call") is not None:
+        raise unsupported_parameter(message.path("function_call"), "use 'tool_calls'.")
     for flag in _PREFILL_FLAGS:
-        if turn.get(flag):
+        if message.get(flag):
             raise unsupported_parameter(
-                turn.path(flag), "continuing an assistant message is not supported."
+                message.path(flag), "continuing an assistant message is not supported."
             )
-    parts = [*_parse_parts(turn, images=False)] if turn.get("content") not in (None, []) else []
-    refusal = turn.text("refusal")
+    parts = (
+        [*_parse_parts(message, attachments=False)]
+        if message.get("content") not in (None, [])
+        else []
+    )
+    refusal = message.text("refusal")
     if refusal:
         parts.append(Text(refusal))
-    calls = [_parse_tool_call(call) for call in turn.objects("tool_calls", MAX_ENTRIES) or ()]
-    parts += map(_parse_made_image, turn.objects("images", MAX_ENTRIES) or ())
-    reasoning = turn.text("reasoning_content") or turn.text("reasoning") or ""
+    calls = [_parse_tool_call(call) for call in message.objects("tool_calls", MAX_ENTRIES) or ()]
+    parts += map(_parse_made_image, message.objects("images", MAX_ENTRIES) or ())
+    reasoning = message.text("reasoning_content") or message.text("reasoning") or ""
     if not parts and not calls and not reasoning:
         parts = [Text("")]  # an empty assistant message
     return Message(role=Role.ASSISTANT, parts=(*parts, *calls), name=name, reasoning=reasoning)
@@ -273,40 +278,42 @@ def _parse_tool_call(call: Fields) -> ToolCall:
     return ToolCall(id=call.need_text("id"), name=function.need_text("name"), arguments=arguments)
 
 
-def _tool_text(turn: Fields) -> str:
+def _tool_text(message: Fields) -> str:
     """Return the text of a tool message; empty if it has no content."""
-    if turn.get("content") in (None, []):
+    if message.get("content") in (None, []):
         return ""
-    parts = _parse_parts(turn, images=False)
+    parts = _parse_parts(message, attachments=False)
     return "".join(part.text for part in parts if isinstance(part, Text))
 
 
-def _parse_parts(turn: Fields, *, images: bool) -> tuple[Part, ...]:
+def _parse_parts(message: Fields, *, attachments: bool) -> tuple[Part, ...]:
     """Return the content, given as a string or as an array of parts."""
-    content = turn.get("content")
+    content = message.get("content")
     if isinstance(content, str):
-        return (Text(content, cache=turn.cache_mark()),)
+        return (Text(content, cache=message.cache_mark()),)
     if not isinstance(content, list):
-        raise invalid_type(turn.path("content"), "a string or an array", content)
-    parts = turn.objects("content", MAX_ENTRIES) or []
+        raise invalid_type(message.path("content"), "a string or an array", content)
+    parts = message.objects("content", MAX_ENTRIES) or []
     if not parts:
-        raise invalid_value(turn.path("content"), "it must have at least one part.")
-    return tuple(_parse_part(part, images=images) for part in parts)
+        raise invalid_value(message.path("content"), "it must have at least one part.")
+    return tuple(_parse_part(part, attachments=attachments) for part in parts)
 
 
-def _parse_part(part: Fields, *, images: bool) -> Part:
+def _parse_part(part: Fields, *, attachments: bool) -> Part:
     part.need("type")
     match part.text("type"):
         case "text" | "input_text" | "output_text":  # the last two come from the Responses API
             return Text(part.need_string("text"), cache=part.cache_mark())
         case "refusal":
             return Text(part.need_string("refusal"))
-        case kind if kind in _ATTACHMENT_PARSERS and images:
+        case kind if kind in _ATTACHMENT_PARSERS and attachments:
             return _ATTACHMENT_PARSERS[kind](part)
         case "image_url":
             raise invalid_value(part.path("type"), "only a user message may contain an image.")
         case kind if kind in _ATTACHMENT_PARSERS:
-            raise invalid_value(part.path("type"), "only a user message may contain files.")
+            raise invalid_value(
+                part.path("type"), "only a user message may contain files or recordings."
+            )
         case kind if kind in _UNSUPPORTED_PARTS:
             raise unsupported_parameter(
                 part.path("type"), f"content of type '{kind}' is not supported."
@@ -337,7 +344,7 @@ def _parse_image(part: Fields) -> Image:
 
 
 def _parse_made_image(part: Fields) -> Image:
-    """Return an image generated in an earlier turn, in the form that the answer had."""
+    """Return an image generated in an earlier message, in the form that the answer had."""
     image = part.need_object("image_url")
     return Image(url=picture_url(image.path("url"), image.text("url") or ""))
 

@@ -25,12 +25,15 @@ from batuta.guardrails import GuardrailStage
 
 MAX_INPUTS = 2048
 _MAX_TOKENS = 300_000
+"""Maximum number of token ids of one input."""
 _MAX_DIMENSIONS = 65_536
 _MAX_TOKEN_ID = 2**31 - 1
 _USED_FIELDS = {"model", "input", "dimensions", "encoding_format"}
 _ACCEPTED_FIELDS = {"user"}
 REFUSED_FIELDS: dict[str, str] = {}
-_MAX_NAMED = 20
+"""Known fields that are refused: none."""
+_MAX_IGNORED = 20
+"""Maximum number of ignored fields that are named in the response's header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +56,16 @@ def parse_embedding(body: Fields) -> EmbeddingCall:
     body.text("user")
     question = Question(
         messages=tuple(Message(role=Role.USER, parts=(part,)) for part in parts),
-        # Embeddings have no output tokens that are paid for.
+        # Embeddings have no output tokens, so almost none are reserved.
         sampling=Sampling(max_tokens=1, dimensions=body.whole("dimensions", 1, _MAX_DIMENSIONS)),
     )
+    ignored = body.unused(_USED_FIELDS | _ACCEPTED_FIELDS, _ACCEPTED_FIELDS)
     call = ParsedCall(
         model=model,
         question=question,
         store=False,
         embeds=True,
-        ignored=tuple(body.unused(_USED_FIELDS | _ACCEPTED_FIELDS, _ACCEPTED_FIELDS))[:_MAX_NAMED],
+        ignored=tuple(ignored[:_MAX_IGNORED]),
     )
     form = body.choice("encoding_format", ("float", "base64"))
     return EmbeddingCall(call, as_base64=form == "base64")
@@ -113,7 +117,7 @@ def _parse_tokens(entries: list[Any], path: str) -> Text:
 
 @final
 class EmbeddingsEndpoint:
-    """Passes texts to an embedding worker."""
+    """Passes texts or token ids to an embedding worker."""
 
     def __init__(self, delivery: AnswerDelivery) -> None:
         self._delivery = delivery
@@ -140,7 +144,7 @@ def _check_policies(prepared: PreparedCall) -> None:
     """Refuse token ids if input guardrails exist, which can only read text.
 
     Raises:
-        APIError: the input has token ids.
+        APIError: the input has token ids, and a guardrail checks inputs.
     """
     messages = prepared.call.question.messages
     tokens = any(getattr(part, "tokens", ()) for message in messages for part in message.parts)
@@ -149,7 +153,7 @@ def _check_policies(prepared: PreparedCall) -> None:
 
 
 def embedding_list(request: EmbeddingCall, run: Run, reply: Reply) -> dict[str, Any]:
-    """Return the body of the response: the vectors of a run, in the order of the texts."""
+    """Return the body of the response: the vectors of a run, in the order of the inputs."""
     rows = [
         {"object": "embedding", "index": index, "embedding": _encode_vector(vector, request)}
         for index, vector in enumerate(reply.vectors)

@@ -43,7 +43,11 @@ _MIN_LIFE, _MAX_LIFE = 3600, 30 * 86_400
 
 @final
 class FileRoutes:
-    """Serves the files of the caller's tenant."""
+    """Serves the files of the caller's tenant.
+
+    Every route raises APIError if the server keeps no files, or if the caller is the admin, who
+    has none.
+    """
 
     def __init__(self, files: UploadedFiles) -> None:
         self._files = files
@@ -64,10 +68,11 @@ class FileRoutes:
         """Store an uploaded file.
 
         Raises:
-            APIError: the file is too large, the tenant's quota is exhausted, the form is
-                malformed, or the caller or the server keeps no files.
+            APIError: the file is too large, the tenant's quota is exhausted, a field of the form
+                is missing or invalid, or the form parser is not installed.
+            HTTPException: the form is malformed.
         """
-        kept = self._files.require_table()
+        table = self._files.require_table()
         tenant = _owner_of(request)
         form = await _read_form(request)
         given = form.get("file")
@@ -92,7 +97,7 @@ class FileRoutes:
             size=len(content),
         )
         try:
-            await keep_file(kept, file, content, limits)
+            await keep_file(table, file, content, limits)
         except FileQuotaError as error:
             message = f"There is no room for another file of this tenant: {error}."
             raise APIError(413, "file_quota_exceeded", message, param="file") from None
@@ -129,7 +134,7 @@ class FileRoutes:
         """Return a file's bytes as an attachment, which no browser renders.
 
         Raises:
-            APIError: the file does not exist.
+            APIError: the file does not exist, or its size exceeds the free memory.
         """
         file = await self._find(request)
         await make_room(request.scope, file.size)

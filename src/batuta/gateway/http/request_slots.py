@@ -25,7 +25,7 @@ MAX_BODY = 20 * 1024 * 1024
 MAX_BODIES = 256 * 1024 * 1024
 """Maximum number of bytes that all requests together may hold: large bodies and loaded data."""
 _SMALL_BODY = 256 * 1024
-"""Bodies of up to this many bytes are not counted."""
+"""Bodies declared as, and loaded data of, up to this many bytes are not counted."""
 _LENGTH_DIGITS = 12
 _HELD_KEY = "batuta.held_memory"
 
@@ -122,6 +122,8 @@ class HeldMemory:
     def watch_large_body(self, receive: Receive, length: bytes | None) -> CountedBody | None:
         """Return a counter for the arriving body; None if its declared length is small.
 
+        A length of None is undeclared; such a body is counted.
+
         Raises:
             APIError: the declared length exceeds `MAX_BODY`.
         """
@@ -174,7 +176,9 @@ class CountedBody:
 
 
 def hold_memory(scope: Scope, size: int) -> None:
-    """Count data that the request is about to load.
+    """Count data that the request is about to load, unless it is small.
+
+    Without a counter in the scope, as in a job, nothing is counted.
 
     Raises:
         APIError: the memory does not suffice now.
@@ -185,9 +189,18 @@ def hold_memory(scope: Scope, size: int) -> None:
 
 
 LIMITED_PATHS = frozenset(
-    {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/ui/ask"}
+    {
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/responses/compact",
+        "/v1/messages",
+        "/v1/embeddings",
+        "/v1/moderations",
+        "/ui/ask",
+    }
 )
-"""Paths of requests for answers, which need a slot; other requests are quick and need none."""
+"""Paths of the requests that call models, which need a slot; other requests are not limited."""
 
 
 @final
@@ -205,8 +218,8 @@ class _Waiter:
 class ConcurrencyLimiter:
     """The concurrency slots of one server, with a queue that serves tenants round-robin.
 
-    If the queue is full, a tenant with fewer queued requests displaces the newest request of the
-    tenant with the most.
+    If the queue is full, a tenant with at least two fewer queued requests displaces the newest
+    request of the tenant with the most.
     """
 
     def __init__(self, limits: ConcurrencyLimits | None = None) -> None:
@@ -220,11 +233,11 @@ class ConcurrencyLimiter:
         self.rejected = 0
         """Number of requests that a full queue refused or displaced, or that waited too long."""
         self.is_closing = False
-        """Whether new requests are refused, because the server is stopping."""
+        """Whether new and queued requests are refused, because the server is stopping."""
         self._empty = anyio.Event()
 
     def close(self) -> None:
-        """Refuse new requests from now on."""
+        """Refuse new and queued requests from now on."""
         self.is_closing = True
         if not self.running:
             self._empty.set()
@@ -237,7 +250,7 @@ class ConcurrencyLimiter:
         """Return a context manager that holds a slot for the tenant.
 
         Raises:
-            APIError: on entry: no slot is free in time, or the server is stopping.
+            APIError: on entry: as `acquire`.
         """
         return Slot(self, tenant)
 
@@ -245,7 +258,8 @@ class ConcurrencyLimiter:
         """Take a slot, waiting in the queue if needed; `release` must follow.
 
         Raises:
-            APIError: no slot is free in time, the queue is full, or the server is stopping.
+            APIError: no slot is free in time, the queue is full, another tenant's request displaced
+                this one, or the server is stopping.
         """
         if self.is_closing:
             raise server_closing()

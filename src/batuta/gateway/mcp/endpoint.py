@@ -29,7 +29,7 @@ MCP_PATH = "/v1/mcp"
 MAX_RUNS = 50
 """Maximum number of runs in a list."""
 _FORWARDED_HEADERS = frozenset({b"authorization", b"x-api-key", b"host", b"origin", b"user-agent"})
-"""Headers of the host's message that are copied to the request to the API."""
+"""Headers of the MCP client's request that are copied to the request to the API."""
 _INSTRUCTIONS = (
     "Batuta answers a question by a workflow of several language models. ask answers; plan shows "
     "the workflow and what it would cost, and calls no model but the conductor; runs lists the "
@@ -39,13 +39,14 @@ _OK = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class McpOffer:
+class McpOptions:
     """Options of the endpoint."""
 
     model: str = "batuta-ultra"
     """The served model that answers."""
     max_cost: float | None = None
-    """Maximum dollars per question, besides the key's own limits; None: only those apply."""
+    """Maximum dollars of each question and plan, besides the limits of the served model and the
+    key; None: only those apply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +79,11 @@ class BoundedMessages:
 class McpEndpoint:
     """Serves the protocol; its tools call the app that contains it."""
 
-    def __init__(self, offer: McpOffer) -> None:
+    def __init__(self, options: McpOptions) -> None:
         """Build the protocol's server, which needs `attach` and `work` to serve."""
         from mcp.server.transport_security import TransportSecuritySettings  # noqa: PLC0415 - extra
 
-        self._offer = offer
+        self._options = options
         self._app: ASGIApp | None = None
         self._server = self._build_server()
         # The middleware of the app has already checked host and origin.
@@ -115,12 +116,10 @@ class McpEndpoint:
         reads = ToolAnnotations(read_only_hint=True)
 
         async def ask(question: str, ctx: Context, max_cost_usd: float | None = None) -> str:
-            most = lower_cost(max_cost_usd, self._offer.max_cost)
-            options: Json = {} if most is None else {"max_cost_usd": most}
-            return describe_answer(await self._complete(ctx, question, options))
+            return describe_answer(await self._complete(ctx, question, max_cost_usd))
 
         async def plan(question: str, ctx: Context) -> str:
-            answer = await self._complete(ctx, question, {"dry_run": True})
+            answer = await self._complete(ctx, question, dry_run=True)
             return describe_plan(answer.body["orchestration"])
 
         async def runs(ctx: Context, limit: int = 10) -> str:
@@ -138,9 +137,15 @@ class McpEndpoint:
             server.add_tool(tool, description=says, annotations=notes)
         return server
 
-    async def _complete(self, ctx: Any, question: str, options: Json) -> _Answer:
+    async def _complete(
+        self, ctx: Any, question: str, max_cost_usd: float | None = None, *, dry_run: bool = False
+    ) -> _Answer:
+        most = lower_cost(max_cost_usd, self._options.max_cost)
+        options: Json = {} if most is None else {"max_cost_usd": most}
+        if dry_run:
+            options["dry_run"] = True
         body = {
-            "model": self._offer.model,
+            "model": self._options.model,
             "messages": [{"role": "user", "content": question}],
             **({"orchestration": options} if options else {}),
         }
@@ -149,21 +154,21 @@ class McpEndpoint:
     async def _ask_app(
         self, ctx: Any, method: str, path: str, *, query: str = "", body: bytes = b""
     ) -> _Answer:
-        """Send a request to the app with the credentials of the host's message.
+        """Send a request to the app with the credentials of the MCP client's request.
 
         Raises:
             ToolError: the app refuses the request; the error has the API's message.
         """
         from mcp.server.mcpserver.exceptions import ToolError  # noqa: PLC0415 - of an extra
 
-        host: Scope = ctx.request_context.request.scope
-        kept = [(name, value) for name, value in host["headers"] if name in _FORWARDED_HEADERS]
+        outer: Scope = ctx.request_context.request.scope
+        kept = [(name, value) for name, value in outer["headers"] if name in _FORWARDED_HEADERS]
         scope: Scope = {
             "type": "http",
-            "asgi": host["asgi"],
+            "asgi": outer["asgi"],
             "http_version": "1.1",
             "method": method,
-            "scheme": host["scheme"],
+            "scheme": outer["scheme"],
             "path": path,
             "raw_path": path.encode(),
             "root_path": "",
@@ -173,8 +178,8 @@ class McpEndpoint:
                 (b"content-type", b"application/json"),
                 (b"content-length", str(len(body)).encode()),
             ],
-            "client": host["client"],
-            "server": host["server"],
+            "client": outer["client"],
+            "server": outer["server"],
         }
         assert self._app is not None  # noqa: S101 - `attach` is called before the app serves
         answer = await _call_app(self._app, scope, body)

@@ -147,8 +147,8 @@ class MessagesStreamRenderer:
     async def finish(self, run: Run, reply: Reply) -> None:
         """Send the rest of the reply and the last events."""
         shown = self._call.show_thinking and self._progress.direct
-        hidden = shown and not self._progress.has_streamed
-        await self._write_events(self._events.remaining(reply, reasoning=hidden, thoughts=shown))
+        unsent = shown and not self._progress.has_streamed
+        await self._write_events(self._events.remaining(reply, reasoning=unsent, thoughts=shown))
         last = self._events.end(run, reply, trace=self._call.call.options.trace)
         await self._writer.close(b"".join(map(event_frame, last)))
 

@@ -1,9 +1,10 @@
 """Derives a JSON schema from a parser by recording the fields that it reads.
 
-The parser gets a recorder instead of a body, which notes the type and the bounds of every field
-read. Required fields appear to be present, optional ones absent. To reach all branches, the parser
-is run again for each value of a field with a choice. Fields that a parser reads without a type (a
-string or an array) are left open.
+Instead of a body, the parser gets a recorder, which notes the type and the bounds of every field
+read. Required fields, objects and arrays of objects appear to be present, other optional fields
+absent. To reach all branches, the parser is run again for each value of a field with a choice, at
+most `_MAX_RUNS` times in all; a run ends where the parser raises an error. A field that may have
+several types, such as a string or an array, accepts anything in the schema.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from batuta.gateway.http.body import Fields
 
 Json = dict[str, Any]
 _MAX_RUNS = 500
+"""Maximum number of runs of a parser."""
 _TEXT = "x"
 
 
@@ -59,10 +61,11 @@ class _Recording:
         self.given = given
         """Strings that the body contains, by path."""
         self.forced = forced
-        """The value of each forced field in this run, by path."""
+        """The value that each field with a choice has in this run, by path."""
         self.choices: dict[str, tuple[str, ...]] = {}
         """The possible values of each field with a choice, by path."""
         self.needed: dict[int, tuple[_ObjectNotes, set[str]]] = {}
+        """The required fields of each object, by the `id` of its notes."""
 
 
 class FieldRecorder(Fields):
@@ -93,7 +96,7 @@ class FieldRecorder(Fields):
         return True
 
     def get(self, name: str) -> Any:
-        """Note a field of an open type; return the given string, if any."""
+        """Note a field of any type; return as `text` does."""
         self._notes.properties.setdefault(name, {})
         self._notes.open_names.add(name)
         given = self._recording.given.get(self.path(name))
@@ -196,7 +199,7 @@ def body_schema(
             for inner, names in recording.needed.values():
                 inner.required = names if inner.required is None else inner.required & names
         waiting += [
-            {**_path_prefixes(forced, path), path: option}
+            {**_values_around(forced, path), path: option}
             for path, options in recording.choices.items()
             if path not in forced
             for option in options
@@ -207,7 +210,7 @@ def body_schema(
     return notes.schema()
 
 
-def _path_prefixes(forced: Mapping[str, str], path: str) -> dict[str, str]:
+def _values_around(forced: Mapping[str, str], path: str) -> dict[str, str]:
     """Return the forced values in objects around the path, which select its branch."""
     holder = path.rpartition(".")[0]
     parents = ((name, name.rpartition(".")[0]) for name in forced)

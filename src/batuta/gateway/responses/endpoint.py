@@ -1,4 +1,4 @@
-"""The /v1/responses endpoints: create, read, stream again, cancel, compact and delete."""
+"""The endpoints of /v1/responses: create, read, stream, list input, cancel, compact, delete."""
 
 from __future__ import annotations
 
@@ -67,21 +67,21 @@ class ResponsesEndpoint:
         body = await self._read(scope, receive)
         caller = caller_of(scope)
         references = await parse_fields(parse_history_references, body)
-        past = await self._responses.load_history(references, scope)
-        asked = await parse_with_history(body, past)
-        if asked.background:
+        history = await self._responses.load_history(references, scope)
+        response_call = await parse_with_history(body, history)
+        if response_call.background:
             await self._submit_background(
-                asked, body, history=past, scope=scope, receive=receive, send=send
+                response_call, body, history=history, scope=scope, receive=receive, send=send
             )
             return
         delivery = self._delivery
-        async with delivery.service.prepare_call(asked.call, caller) as prepared:
-            base = new_response(asked.echo, response_id(prepared.run_id), int(time()))
-            events = ResponseEventWriter(base, compacts=asked.compacts)
-            if asked.call.stream:
-                save = partial(self._responses.save, asked, caller)
+        async with delivery.service.prepare_call(response_call.call, caller) as prepared:
+            base = new_response(response_call.echo, response_id(prepared.run_id), int(time()))
+            events = ResponseEventWriter(base, compacts=response_call.compacts)
+            if response_call.call.stream:
+                save = partial(self._responses.save, response_call, caller)
                 sink = SSEEventSink(
-                    send, delivery.timeouts, events.keep_alive, keep_events=asked.call.store
+                    send, delivery.timeouts, events.keep_alive, keep_events=response_call.call.store
                 )
                 renderer = ResponsesStreamRenderer(sink, events, prepared, save)
                 await delivery.stream_answer(prepared, renderer, sink.writer, receive)
@@ -89,9 +89,9 @@ class ResponsesEndpoint:
 
             async def render(run: Run, reply: Reply) -> dict[str, Any]:
                 events.remaining(reply, reasoning=prepared.served_model.direct)
-                trace = asked.call.options.trace
+                trace = response_call.call.options.trace
                 response = finished_response(events.base, events.output, run, reply, trace=trace)
-                await self._responses.save(asked, caller, response)
+                await self._responses.save(response_call, caller, response)
                 return response
 
             await delivery.send_answer(prepared, render, receive, send)
@@ -136,15 +136,17 @@ class CompactionEndpoint:
         """
         body = compaction_body(await self._read(scope, receive))
         references = await parse_fields(parse_history_references, body)
-        past = await self._responses.load_history(references, scope)
-        asked = await parse_with_history(body, past)
-        async with self._delivery.service.prepare_call(asked.call, caller_of(scope)) as prepared:
-            base = new_response(asked.echo, response_id(prepared.run_id), int(time()))
+        history = await self._responses.load_history(references, scope)
+        response_call = await parse_with_history(body, history)
+        async with self._delivery.service.prepare_call(
+            response_call.call, caller_of(scope)
+        ) as prepared:
+            base = new_response(response_call.echo, response_id(prepared.run_id), int(time()))
             events = ResponseEventWriter(base, compacts=True)
 
             async def render(run: Run, reply: Reply) -> dict[str, Any]:
                 events.remaining(reply, reasoning=False)
-                kept = kept_messages((*past.items, *asked.items), base["id"])
+                kept = kept_messages((*history.items, *response_call.items), base["id"])
                 return {
                     "id": base["id"],
                     "object": "response.compaction",
@@ -185,7 +187,8 @@ class StoredResponseEndpoint:
         """Serve one request.
 
         Raises:
-            APIError: the response does not exist, or a query parameter is invalid.
+            APIError: the response does not exist or cannot be loaded now, or a query parameter is
+                invalid.
         """
         request = Request(scope)
         if request.method == "DELETE":
@@ -281,10 +284,15 @@ class StoredResponseRoutes:
 async def find_response(
     responses: ResponseStore, request: Request, parts: Collection[str]
 ) -> StoredResponse:
-    """Return the caller's response that the path names, loading only those parts of it.
+    """Return the caller's response that the path names.
+
+    Args:
+        responses: the stored responses.
+        request: its path contains the response's id.
+        parts: the parts to load: `body`, `input` or `events`; the others are empty.
 
     Raises:
-        APIError: the response does not exist.
+        APIError: the response does not exist, or cannot be loaded now.
     """
     response_id: str = request.path_params["id"]
     row = await responses.find(response_id, request.scope, parts)

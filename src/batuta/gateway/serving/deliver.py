@@ -32,7 +32,7 @@ from batuta.gateway.serving.execute import RunService
 from batuta.store import encode_run
 
 _UNPLANNED_OUTCOMES = {Outcome.DEGRADED, Outcome.FALLBACK, Outcome.LIMITED, Outcome.UNSURE}
-"""Outcomes that are always reported with the answer, which is not the planned one."""
+"""Outcomes that are always reported with the answer."""
 
 
 def response_headers(run: Run) -> dict[str, str]:
@@ -51,7 +51,7 @@ def response_headers(run: Run) -> dict[str, str]:
 
 
 def _conductor_fault(run: Run) -> str | None:
-    """Return why the conductor made no workflow in the last round; None if it made one.
+    """Return why the conductor made no workflow in the last round; None if it decided validly.
 
     "unreachable": its call failed; "left-alone": it was not called, after failures in a row;
     "no-workflow": its draft was malformed.
@@ -141,7 +141,11 @@ def cropping_json(cropping: Cropping) -> dict[str, int]:
 
 
 def plan_of(run: Run) -> dict[str, Any]:
-    """Return the workflow of a dry run with its estimate; unknown values are null."""
+    """Return the workflow of a dry run, with its estimate if there is one.
+
+    Unknown values are null. `fallback` is true if the conductor's draft was malformed and the
+    workflow is the fallback's.
+    """
     round_, expected = run.rounds[-1], run.expected
     steps = round_.workflow.steps if round_.workflow else ()
     plan: dict[str, Any] = {
@@ -168,7 +172,7 @@ def plan_of(run: Run) -> dict[str, Any]:
     return plan
 
 
-class DisconnectReason(Enum):
+class CancelReason(Enum):
     """Why a request was cancelled."""
 
     CLIENT_GONE = "the client closed the connection"
@@ -177,11 +181,11 @@ class DisconnectReason(Enum):
     STOPPED = "a user stopped it on the page"
 
 
-def _end_error(ended: DisconnectReason | None) -> APIError | None:
+def _end_error(ended: CancelReason | None) -> APIError | None:
     """Return the error for a client that is still connected; None if it has disconnected."""
-    if ended is DisconnectReason.SERVER_CLOSING:
+    if ended is CancelReason.SERVER_CLOSING:
         return server_closing()
-    return request_stopped() if ended is DisconnectReason.STOPPED else None
+    return request_stopped() if ended is CancelReason.STOPPED else None
 
 
 class KeepAlive(Protocol):
@@ -191,7 +195,7 @@ class KeepAlive(Protocol):
         """Return the seconds until `tick` must be called."""
         ...
 
-    async def tick(self) -> DisconnectReason | None:
+    async def tick(self) -> CancelReason | None:
         """Do the work; return a reason if the request must be cancelled."""
         ...
 
@@ -211,10 +215,10 @@ class RequestScope:
         """Seconds since the epoch."""
         self._is_done = False
         self._ended: anyio.Event | None = None
-        self.reason: DisconnectReason | None = None
+        self.reason: CancelReason | None = None
         """Why the work was cancelled; None if it was not."""
 
-    def end(self, reason: DisconnectReason) -> None:
+    def end(self, reason: CancelReason) -> None:
         """Cancel the work; the first reason counts."""
         self.reason = self.reason or reason
         self.scope.cancel()
@@ -250,7 +254,7 @@ class RequestScopes:
         """Cancel every request, including later ones."""
         self._closing = True
         for request in tuple(self._scopes):
-            request.end(DisconnectReason.SERVER_CLOSING)
+            request.end(CancelReason.SERVER_CLOSING)
 
     async def run(
         self,
@@ -258,7 +262,7 @@ class RequestScopes:
         work: Callable[[], Awaitable[None]],
         keep_alive: KeepAlive | None = None,
         prepared: PreparedCall | None = None,
-    ) -> DisconnectReason | None:
+    ) -> CancelReason | None:
         """Do `work` while the client is connected.
 
         Args:
@@ -269,6 +273,9 @@ class RequestScopes:
 
         Returns:
             None if the work was done; else why the work was cancelled.
+
+        Raises:
+            ExceptionGroup: the work failed; it has the error.
         """
         request = RequestScope(anyio.CancelScope(), prepared)
         self._scopes.add(request)
@@ -276,7 +283,7 @@ class RequestScopes:
         try:
             with request.scope:
                 if self._closing:
-                    request.end(DisconnectReason.SERVER_CLOSING)
+                    request.end(CancelReason.SERVER_CLOSING)
                 # The standard library's task group suffices and costs less, as in the engine.
                 async with asyncio.TaskGroup() as tasks:
                     watch = tasks.create_task(_watch_connection(receive, request, keep_alive))
@@ -295,10 +302,10 @@ async def _watch_connection(
     """Cancel the request when its client disconnects, or when `keep_alive` returns a reason."""
     if keep_alive is None:
         await _wait_for_disconnect(receive)
-        scope.end(DisconnectReason.CLIENT_GONE)
+        scope.end(CancelReason.CLIENT_GONE)
         return
     while True:
-        reason: DisconnectReason | None = DisconnectReason.CLIENT_GONE
+        reason: CancelReason | None = CancelReason.CLIENT_GONE
         with anyio.move_on_after(keep_alive.seconds_until_due()) as timeout:
             await _wait_for_disconnect(receive)
         if timeout.cancelled_caught:
@@ -366,15 +373,15 @@ class SSEWriter:
             return max(0.0, self._last_write + self._timeouts.keep_alive - monotonic())
         return max(0.0, self._writing_since + self._timeouts.write - monotonic())
 
-    async def tick(self) -> DisconnectReason | None:
+    async def tick(self) -> CancelReason | None:
         """Send a keep-alive frame if due; return `CLIENT_SLOW` if the client has not read."""
         if self.seconds_until_due() > 0:
             return None
         if self._writing_since is not None:
-            return DisconnectReason.CLIENT_SLOW
+            return CancelReason.CLIENT_SLOW
         with anyio.move_on_after(self._timeouts.write) as timeout:
             await self.write(self._keep_alive_frame())
-        return DisconnectReason.CLIENT_SLOW if timeout.cancelled_caught else None
+        return CancelReason.CLIENT_SLOW if timeout.cancelled_caught else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -520,13 +527,17 @@ async def execute_and_render(
     renderer: StreamRenderer,
     on_event: EventHandler | None = None,
 ) -> APIError | None:
-    """Run the call and stream it; return the error, which is not sent, if there is no answer.
+    """Run the call and stream it; return the error, which is not sent.
+
+    There is an error if there is no answer, or if the answer does not continue the text that was
+    already streamed.
 
     Args:
         service: executes the call.
         prepared: the call.
         renderer: streams the run.
-        on_event: receives the run's events and passes them on; None: the renderer receives them.
+        on_event: receives the run's events and must pass them to the renderer; None: the renderer
+            receives them directly.
     """
     try:
         run = await service.execute(prepared, on_event or renderer.on_event)

@@ -267,7 +267,10 @@ class RunSpanExporter:
 
 @asynccontextmanager
 async def open_span_exporter(environ: Mapping[str, str]) -> AsyncGenerator[RunSpanExporter | None]:
-    """Yield the exporter to the collector of the environment, or None if none is configured.
+    """Yield the exporter to an OpenTelemetry collector, or None if none is configured.
+
+    `environ` says whether there is a collector, and the service's name; the exporter itself reads
+    its endpoint and headers from `os.environ`.
 
     Raises:
         ConfigError: a collector is configured and the extra is not installed.

@@ -33,7 +33,7 @@ from batuta.core import (
 )
 from batuta.gateway.errors import APIError
 from batuta.gateway.serving.admission import PreparedCall
-from batuta.gateway.serving.deliver import DisconnectReason, RequestScope, RequestScopes
+from batuta.gateway.serving.deliver import CancelReason, RequestScope, RequestScopes
 from batuta.gateway.serving.tenant_memory import TenantMemory
 from batuta.gateway.ui.session import WebSession
 
@@ -213,7 +213,7 @@ class ClientRun:
 
     def stop(self) -> None:
         """Stop the run and its paid calls; the client gets an error."""
-        self._request.end(DisconnectReason.STOPPED)
+        self._request.end(CancelReason.STOPPED)
 
     async def wait_for_end(self) -> None:
         """Wait until the run is stored, for a few seconds at most."""

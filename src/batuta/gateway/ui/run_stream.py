@@ -1,7 +1,7 @@
 """The events of a run, streamed to a page that may connect late or reconnect.
 
-The page gets HTML rendered by the same templates as for a stored run. Only fragments of unfinished
-replies are sent as plain text.
+The page gets HTML rendered by the same templates as for a stored run. Texts of drafts and of
+unfinished replies are sent as plain text.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ class RunEventsEndpoint(ScriptEndpoint):
         """Serve one connection until the run ends.
 
         Raises:
-            APIError: the visitor has no such run, or it cannot be shown.
+            APIError: the visitor has not signed in, has no such run, or it cannot be shown.
         """
         request = Request(scope, receive)
         visitor = self._sessions.identify_signed_in(request)

@@ -121,8 +121,13 @@ def read_architecture(start: str, revision: str | None = None) -> PreTrainedConf
     return found
 
 
-def new_architecture(network: NetworkSettings, **tokens: int | None) -> Qwen2Config:
-    """Return the architecture of a network made from scratch, with the ids of special tokens."""
+def new_architecture(network: NetworkSettings, **tokens: Any) -> Qwen2Config:
+    """Return the architecture of a network made from scratch.
+
+    Args:
+        network: the sizes.
+        tokens: ids of special tokens, such as `eos_token_id`.
+    """
     return Qwen2Config(
         vocab_size=network.vocabulary,
         hidden_size=network.hidden,
