@@ -143,8 +143,6 @@ class PlanEstimate:
     pool: Pool
     """The workers that the caller may use for the workflow."""
     expected: WorkflowEstimate
-    broken: PlanRule | None
-    """The plan rule that the workflow breaks, if any; a run would change or refuse the workflow."""
 
 
 @final
@@ -247,7 +245,6 @@ class CallPreparer:
             workflow=workflow,
             pool=pool,
             expected=estimate_workflow(question, workflow, pool, latency=seconds, again=samples),
-            broken=prepared.rules.find_broken(workflow),
         )
 
     def _rules_for(self, caller: Caller, question: Question) -> PlanRules:
