@@ -112,7 +112,7 @@ class SessionCall:
         headers: dict[str, str] = {}
         if cost.unpriced_calls:
             headers[UNPRICED_HEADER] = str(cost.unpriced_calls)
-        if cost.usd or not cost.unpriced_calls:
+        if not cost.is_unknown:
             headers[COST_HEADER] = f"{cost.usd:f}"
         return headers
 
