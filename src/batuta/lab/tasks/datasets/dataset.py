@@ -39,8 +39,8 @@ class MultipleChoiceQuestion:
     def __post_init__(self) -> None:
         if len(self.options) > len(ascii_uppercase):
             raise ValueError(
-                f"it has {len(self.options)} options, and there are letters for {len(ascii_uppercase)}: "
-                "leave some out, or ask without options"
+                f"it has {len(self.options)} options, and there are letters for "
+                f"{len(ascii_uppercase)}: leave some out, or ask without options"
             )
 
     def to_task(self, seed: int | None) -> Task:
