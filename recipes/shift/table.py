@@ -17,7 +17,8 @@ import anyio
 
 from batuta.clients import HttpTransport
 from batuta.conductors import FixedConductor, LLMConductor
-from batuta.config.load import load_config, load_trained_conductor
+from batuta.config.conductors import open_trained
+from batuta.config.load import load_config
 from batuta.config.settings_file import read_settings
 from batuta.core import MAX_STEPS, Conductor, Plan, PlanningContext, Pool, Question, Task, WorkerId
 from batuta.errors import ConfigError
@@ -185,11 +186,11 @@ async def measured(
             add(f"{name}, set up anew ({again} the best)", None, row)
         written = LLMConductor(name="rehearsal/hand-written", client=HandWrittenClient(0))
         add("hand-written conductor, by the descriptions", *await both(ConductorSolver(written)))
-        before, after = await both(ConductorSolver(load_trained_conductor(first)))
+        before, after = await both(ConductorSolver(open_trained(first)))
         add("**conductor, as trained before**", before, after)
         rows = {"before": before, "after": after}
         if retrained is not None:
-            learned = ConductorSolver(load_trained_conductor(retrained))
+            learned = ConductorSolver(open_trained(retrained))
             row = await measure_solver(learned, new.solver_context, new.questions)
             add("**conductor, retrained**", None, row)
             rows["retrained"] = row

@@ -24,7 +24,7 @@ import anyio
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from batuta.conductors import single_worker
-from batuta.config.load import load_trained_conductor
+from batuta.config.conductors import open_trained
 from batuta.core import Limits, Question
 from batuta.engine import conduct
 from lab.tune.worlds import ALL, grade
@@ -130,7 +130,7 @@ def main():
         subprocess.run(command, cwd=folder, check=True, stdout=sys.stderr)  # noqa: S603 - ours
         took = (time.perf_counter() - began) / 60
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        policy = load_trained_conductor(folder / "out" / "policy")
+        policy = open_trained(folder / "out" / "policy")
         found = anyio.run(measure_fresh, world, policy, world.pool, fresh)
         singles = {
             str(w): anyio.run(measure_fresh, world, single_worker(w), world.pool, fresh)["right"]

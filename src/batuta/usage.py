@@ -56,6 +56,11 @@ class Cost:
     usd: Decimal = Decimal(0)
     unpriced_calls: int = 0
 
+    @property
+    def is_unknown(self) -> bool:
+        """True if nothing of the cost is known: there are unpriced calls, and no dollars."""
+        return bool(self.unpriced_calls) and not self.usd
+
     def __add__(self, other: Cost) -> Cost:
         if other is ZERO_COST:
             return self

@@ -24,7 +24,7 @@ from batuta.clients import (
     provider_key,
     provider_url,
 )
-from batuta.clients.discovery import PROBE_SECONDS
+from batuta.clients.discovery import DETAIL_SECONDS, PROBE_SECONDS
 from batuta.clients.openai.client import TextCallClient
 from clients.cases import worker
 from fakes import FakeOpenAI, Fault
@@ -103,6 +103,25 @@ async def test_an_address_that_is_named_is_waited_for():
         ):
             (spec,) = (await discover_pool(NOWHERE | variables, http)).specs
             assert spec.worker.model == "their-model"
+
+
+async def test_details_that_arrive_in_time_are_kept():
+    """Ollama is asked about each model, and a slow answer costs the others nothing."""
+
+    class Slow(FakeOpenAI):
+        async def _show(self, request):
+            if (await request.json())["model"] == "slow":
+                await anyio.sleep(2 * DETAIL_SECONDS)
+            return await super()._show(request)
+
+    async with Slow() as server, HttpTransport() as http:
+        server.tags = ["slow", "quick"]
+        server.shown = {
+            "quick": {"capabilities": ["completion"], "model_info": {"a.context_length": 5000}}
+        }
+        found = (await discover_pool(NOWHERE | {"OLLAMA_HOST": server.host}, http)).specs
+    windows = {spec.worker.model: spec.worker.context_window for spec in found}
+    assert windows["quick"] == 5000 and "slow" in windows
 
 
 async def test_a_key_that_is_none_names_its_variable(http):

@@ -7,6 +7,7 @@ import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.engine.folding import fold_events
 
 from batuta.clients import RetryClient, RetryPolicy, ScriptedClient
 from batuta.conductors import (
@@ -45,7 +46,7 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )  # fmt: skip
-from batuta.engine import Recorder, RunHooks, RunSettings, conduct, estimate_workflow, fold_events
+from batuta.engine import Recorder, RunHooks, RunSettings, conduct, estimate_workflow
 from batuta.errors import (
     BadRequestError,
     ProviderOverloadedError,

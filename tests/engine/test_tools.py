@@ -1,6 +1,7 @@
 """The client's tools inside a workflow: who asks, who is answered, what a later run goes on with."""
 
 import pytest
+from tests.engine.folding import fold_events
 
 from batuta.clients import ScriptedClient
 from batuta.conductors import FixedConductor
@@ -28,7 +29,7 @@ from batuta.core import (
     encode_call_id,
     user_message,
 )  # fmt: skip
-from batuta.engine import RunHooks, conduct, find_asking_run, find_resume_state, fold_events
+from batuta.engine import RunHooks, conduct, find_asking_run, find_resume_state
 
 pytestmark = pytest.mark.anyio
 IDS = [WorkerId(f"w{n}") for n in range(3)]

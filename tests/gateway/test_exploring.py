@@ -88,7 +88,7 @@ async def test_a_wrong_belief_is_mended_and_what_was_tried_is_marked(store):
     assert answers.count("right") >= 18
 
 
-async def test_no_purse_no_exploring_and_the_rest_comes_back(store):
+async def test_no_budget_no_exploring_and_the_rest_comes_back(store):
     async with Serving(app_state(store, usd="0")) as server:
         for number in range(12):
             assert exploring.EXPLORED_HEADER not in (await ask(server, number))[0]
@@ -106,23 +106,23 @@ async def test_no_purse_no_exploring_and_the_rest_comes_back(store):
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_the_cap_holds_over_replicas(tmp_path):
     """The law: whatever is taken and given back at the same time, the cap is not passed."""
-    purse = Bucket("explore:x", "2026-11-24", 1_000)
+    bucket = Bucket("explore:x", "2026-11-24", 1_000)
     taken = 0
     async with Store(tmp_path / "runs.db") as store, Store(tmp_path / "runs.db") as other:
 
         async def take(replica, nano):
             nonlocal taken
-            if await replica.exploration.take(purse, nano):
+            if await replica.exploration.take(bucket, nano):
                 taken += nano
 
         async with anyio.create_task_group() as tasks:
             for number in range(40):
                 tasks.start_soon(take, (store, other)[number % 2], 37 + number)
         assert 1_000 - 77 < taken <= 1_000
-        assert not await store.exploration.take(purse, 1_001)
-        await other.exploration.give_back(purse, 500)
-        assert await store.exploration.take(purse, 1_000 - (taken - 500))
-        assert not await other.exploration.take(purse, 1)
+        assert not await store.exploration.take(bucket, 1_001)
+        await other.exploration.give_back(bucket, 500)
+        assert await store.exploration.take(bucket, 1_000 - (taken - 500))
+        assert not await other.exploration.take(bucket, 1)
 
 
 @settings(max_examples=15, deadline=None)

@@ -328,7 +328,7 @@ async def _print_plan(asked: _AskedQuestion) -> int:
         table.add_row("·", str(index + 1), step.worker, reads, subtask, tokens, "", "")
     console.print(table)
     tokens, cost = f"~{format_count(expected.usage.total)} tokens", format_cost(expected.cost)
-    if expected.cost.unpriced_calls and not expected.cost.usd:
+    if expected.cost.is_unknown:
         forecast = f"{tokens} expected, at an unknown cost: none of its workers has a price"
     else:
         forecast = f"{tokens}, about {cost} expected"

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from batuta.config.pool_file import quote_text
 from batuta.errors import ConfigError
 
 Json = dict[str, Any]
@@ -145,11 +146,6 @@ def _drop_lines(text: str, _: str) -> str:
         elif not is_ours:
             kept.append(line.removeprefix(_KEPT))
     return "".join(kept)
-
-
-def quote_text(text: str) -> str:
-    """Return the text as a quoted string that is valid in TOML, JSON and YAML alike."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 _CLAUDE_KEYS: tuple[KeyPath, ...] = (

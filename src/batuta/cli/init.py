@@ -12,10 +12,10 @@ import anyio
 import typer
 from rich.text import Text
 
-from batuta.cli.connect_settings import quote_text
 from batuta.clients import HttpTransport, WorkerCheck, WorkerSpec, check_worker, find_provider
 from batuta.clients.discovery import Discovery
 from batuta.config.load import DEFAULT_FILE, NO_MODELS, find_workers
+from batuta.config.pool_file import quote_text
 from batuta.config.workers import open_worker_client
 from batuta.core import Pool, WorkerId
 from batuta.core.formatting import format_percent, format_seconds, join_words

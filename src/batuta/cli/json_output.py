@@ -108,8 +108,8 @@ def usage_json(usage: Usage) -> dict[str, int]:
 
 def cost_json(cost: Cost) -> dict[str, Any]:
     """Return the cost; `usd` is None if no call has a known price."""
-    known = cost.usd or not cost.unpriced_calls
-    return {"usd": float(cost.usd) if known else None, "unpriced_calls": cost.unpriced_calls}
+    usd = None if cost.is_unknown else float(cost.usd)
+    return {"usd": usd, "unpriced_calls": cost.unpriced_calls}
 
 
 def _price_json(price: Price) -> dict[str, float]:

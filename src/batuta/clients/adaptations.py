@@ -29,9 +29,9 @@ from batuta.core import (
     system_message,
     user_message,
 )
+from batuta.core.message import SYSTEM_ROLES
 from batuta.errors import BadRequestError, ClientError, FormRefusedError, ProviderOverloadedError
 
-_SYSTEM_ROLES = {Role.SYSTEM, Role.DEVELOPER}
 _CONTINUE = "Continue."
 _NOTED = "I have read the results."
 _CALL_ONE = "Call {} now: an answer without a call is not accepted."
@@ -59,8 +59,8 @@ def merge_first_system_messages(request: Request) -> Request:
 
 def put_system_first(request: Request) -> Request:
     """Join all system messages into one at the beginning."""
-    instructions = [message for message in request.messages if message.role in _SYSTEM_ROLES]
-    others = tuple(message for message in request.messages if message.role not in _SYSTEM_ROLES)
+    instructions = [message for message in request.messages if message.role in SYSTEM_ROLES]
+    others = tuple(message for message in request.messages if message.role not in SYSTEM_ROLES)
     if not instructions or (len(instructions) == 1 and request.messages[0] is instructions[0]):
         return request
     return replace(request, messages=(_merge_messages(instructions, Role.SYSTEM), *others))
@@ -69,7 +69,7 @@ def put_system_first(request: Request) -> Request:
 def without_system(request: Request) -> Request:
     """Move the system messages' text into the user message at the beginning, or into a new one."""
     ordered = put_system_first(request).messages
-    if not ordered or ordered[0].role not in _SYSTEM_ROLES:
+    if not ordered or ordered[0].role not in SYSTEM_ROLES:
         return request
     first, others = replace(ordered[0], role=Role.USER), ordered[1:]
     if others and others[0].role is Role.USER:
@@ -161,7 +161,7 @@ def _map_messages(request: Request, change: Callable[[Message], Message]) -> Req
 
 def _count_first_system_messages(messages: Sequence[Message]) -> int:
     for number, message in enumerate(messages):
-        if message.role not in _SYSTEM_ROLES:
+        if message.role not in SYSTEM_ROLES:
             return number
     return len(messages)
 

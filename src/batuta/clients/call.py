@@ -24,7 +24,6 @@ from batuta.clients.adaptations import (
     LearnedAdaptations,
 )
 from batuta.clients.decoding import (
-    LARGE_BODY,
     ErrorReply,
     ProviderReply,
     as_object,
@@ -43,6 +42,7 @@ from batuta.clients.stream_reading import (
 from batuta.clients.transport import HttpTransport, WholeBody
 from batuta.core import CallListener, Delta, Reply, Request, Worker
 from batuta.core.conductor import NULL_LISTENER
+from batuta.core.json_values import LARGE_BODY
 from batuta.errors import (
     ClientError,
     FormRefusedError,

@@ -17,7 +17,7 @@ import anyio.to_thread
 import orjson
 
 from batuta.core import Finish, Reply, Thought, TokenLogprob, ToolCall, Usage
-from batuta.core.json_values import count_values
+from batuta.core.json_values import LARGE_BODY, count_values
 
 T = TypeVar("T")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -177,8 +177,6 @@ def is_end_mark(data: bytes) -> bool:
     return len(data) <= _END_MARK_BYTES and data.strip(b' \t"').upper() == b"[DONE]"
 
 
-LARGE_BODY = 200_000
-"""A reply with more bytes is parsed in another thread, after its values are counted."""
 _MAX_VALUES = 1_000_000
 """Maximum number of JSON values in a large reply; 8,000 tokens with 20 `top_logprobs` each have
 as many."""

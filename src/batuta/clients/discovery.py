@@ -78,11 +78,11 @@ async def list_models(http: HttpTransport, server: ModelServer) -> tuple[ListedM
             return None
     if found is None:
         return None
-    known = found[:MAX_MODELS]
+    known = {model.name: model for model in found[:MAX_MODELS]}
     if add_details := _DETAILS.get(server.kind):
-        with anyio.move_on_after(DETAIL_SECONDS):
-            known = await add_details(http, server, known)
-    return tuple(m for m in known if not any(word in m.name.lower() for word in _NO_CHAT))
+        with anyio.move_on_after(DETAIL_SECONDS):  # details that arrived in time are kept
+            await add_details(http, server, known)
+    return tuple(m for m in known.values() if not any(word in m.name.lower() for word in _NO_CHAT))
 
 
 async def _list_ollama(http: HttpTransport, server: ModelServer) -> tuple[ListedModel, ...]:
@@ -155,11 +155,11 @@ def _listed_abilities(row: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 
 Found = tuple[ListedModel, ...]
+Known = dict[str, ListedModel]
+"""A server's models by name. Details are added in place; models that do not chat are removed."""
 
 
-async def _ollama_details(http: HttpTransport, server: ModelServer, found: Found) -> Found:
-    details: dict[str, ListedModel | None] = {model.name: model for model in found}
-
+async def _add_ollama_details(http: HttpTransport, server: ModelServer, known: Known) -> None:
     async def add_details(model: ListedModel) -> None:
         try:
             shown = as_object(await http.post(server.root("/api/show"), {"model": model.name}))
@@ -170,18 +170,21 @@ async def _ollama_details(http: HttpTransport, server: ModelServer, found: Found
         window = next((as_count(info[key]) for key in info if key.endswith(".context_length")), 0)
         tags = tuple(tag for tag in ("tools", "vision") if tag in able) if able else None
         thinks = "thinking" in able if able else None
-        known = replace(model, context_window=window or None, tags=tags, thinks=thinks)
-        details[model.name] = None if able and "completion" not in able else known
+        if able and "completion" not in able:
+            del known[model.name]
+        else:
+            known[model.name] = replace(
+                model, context_window=window or None, tags=tags, thinks=thinks
+            )
 
-    with anyio.move_on_after(DETAIL_SECONDS):
-        async with anyio.create_task_group() as group:
-            for model in found:
-                group.start_soon(add_details, model)
-    return tuple(model for model in details.values() if model is not None)
+    async with anyio.create_task_group() as group:
+        for model in known.values():
+            group.start_soon(add_details, model)
 
 
-async def _llamacpp_details(http: HttpTransport, server: ModelServer, found: Found) -> Found:
-    return tuple([await _llamacpp_model(http, server, model) for model in found])
+async def _add_llamacpp_details(http: HttpTransport, server: ModelServer, known: Known) -> None:
+    for name, model in known.items():
+        known[name] = await _llamacpp_model(http, server, model)
 
 
 async def _llamacpp_model(
@@ -207,9 +210,9 @@ _LISTS: dict[str, Callable[[HttpTransport, ModelServer], Awaitable[Found]]] = {
     "ollama": _list_ollama,
     "lmstudio": _list_lmstudio,
 }
-_DETAILS: dict[str, Callable[[HttpTransport, ModelServer, Found], Awaitable[Found]]] = {
-    "ollama": _ollama_details,
-    "llamacpp": _llamacpp_details,
+_DETAILS: dict[str, Callable[[HttpTransport, ModelServer, Known], Awaitable[None]]] = {
+    "ollama": _add_ollama_details,
+    "llamacpp": _add_llamacpp_details,
 }
 
 

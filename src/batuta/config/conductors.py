@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 
 from batuta.clients import HttpTransport, WorkerHealth, WorkerSpec, find_provider
 from batuta.conductors.draft_breaker import DRAFT_BREAKER
@@ -41,6 +40,7 @@ from batuta.config.workers import (
 )
 from batuta.core import MAX_STEPS, Client, Conductor, Limits, Pool, Sampling, WorkerId
 from batuta.core.conductor import conductor_worker
+from batuta.core.run import stricter_limit
 from batuta.core.suggestions import suggest_names
 from batuta.embedded.policy import CARD_FILE, ConductorCard, is_policy, open_policy
 from batuta.errors import ConfigError, WorkflowError
@@ -79,7 +79,6 @@ WORKFLOW_SUFFIX = ".txt"
 _SINGLE = "single/"
 _CHAIN = "chain/"
 """The prefix of a chain's name; worker ids separated by `>` follow."""
-_Number = TypeVar("_Number", int, float)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,99}")
 PATTERN_PREFIX = "pattern/"
 """The prefix of patterns' names; they are served without any setting."""
@@ -327,9 +326,9 @@ class Preset:
         return Limits(
             steps=min(own.max_steps or limits.steps, limits.steps),
             rounds=min(own.max_rounds or limits.rounds, limits.rounds),
-            tokens=_stricter_limit(own.max_tokens, limits.tokens),
-            usd=_stricter_limit(own.max_cost_usd, limits.usd),
-            seconds=_stricter_limit(own.deadline_s, limits.seconds),
+            tokens=stricter_limit(own.max_tokens, limits.tokens),
+            usd=stricter_limit(own.max_cost_usd, limits.usd),
+            seconds=stricter_limit(own.deadline_s, limits.seconds),
             unknown=limits.unknown,
         )
 
@@ -429,9 +428,3 @@ def _preset_conductor(
         max_steps = setting.limits.max_steps or limits.max_steps or MAX_STEPS
         return read_workflow_conductor(Path(setting.workflow), pool, max_steps)
     return None if setting.conductor is None else opener.open_over_subpool(pool, setting.conductor)
-
-
-def _stricter_limit(own: _Number | None, other: _Number | None) -> _Number | None:
-    if own is None or other is None:
-        return other if own is None else own
-    return min(own, other)

@@ -19,7 +19,6 @@ from batuta.clients.discovery import Discovery, discover_pool
 from batuta.clients.http_target import Secret
 from batuta.clients.providers import LOCAL, PYTHON, find_provider
 from batuta.clients.webhook import Webhook
-from batuta.conductors import LLMConductor
 from batuta.config.aliases import Aliases
 from batuta.config.conductors import (
     CONDUCTOR,
@@ -27,7 +26,6 @@ from batuta.config.conductors import (
     Preset,
     open_patterns,
     open_presets,
-    open_trained,
 )
 from batuta.config.loaded import LoadedConfig, PoolPlugin
 from batuta.config.settings import (
@@ -548,15 +546,6 @@ def _shared_limits(
     if not url:
         return None
     return http.companion(f"{processes} {url}", lambda: RedisConnections(url, processes))
-
-
-def load_trained_conductor(folder: Path) -> LLMConductor:
-    """Open the trained conductor in that folder.
-
-    Raises:
-        ConfigError: the folder cannot be used.
-    """
-    return open_trained(folder)
 
 
 def rounds_notes(conductor: Conductor, rounds: int | None, setting: str) -> tuple[str, ...]:

@@ -151,7 +151,7 @@ def format_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        return quote_text(value)
     if isinstance(value, Mapping):
         known = cast("Mapping[str, Any]", value)
         pairs = (f"{_format_name(name)} = {format_value(v)}" for name, v in known.items())
@@ -159,6 +159,11 @@ def format_value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(format_value, cast("Sequence[Any]", value))) + "]"
     return f"{value}"
+
+
+def quote_text(text: str) -> str:
+    """Return the text as a quoted string that is valid in TOML, JSON and YAML alike."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _format_name(name: str) -> str:

@@ -31,7 +31,8 @@ from batuta.core.server_tools import RequestedTool, ServerTools
 from batuta.encoder import SentenceEncoder, open_encoder
 from batuta.environment import read_variable
 from batuta.errors import ConfigError
-from batuta.tools.code import MEGABYTE, CodeInterpreter
+from batuta.sandbox.program import MEGABYTE
+from batuta.tools.code import CodeInterpreter
 from batuta.tools.domains import DomainRules
 from batuta.tools.file_search import FileSearch, FolderIndex, TenantIndexes
 from batuta.tools.mcp_source import MAX_ARGUMENT, McpTool

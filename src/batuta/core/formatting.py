@@ -30,7 +30,7 @@ def format_cost(cost: Cost) -> str:
     If some calls have no price the cost is a lower bound, `≥ $0.0014`; without any dollars it is
     `unpriced`.
     """
-    if cost.unpriced_calls and not cost.usd:
+    if cost.is_unknown:
         return "unpriced"
     return f"{'≥ ' if cost.unpriced_calls else ''}{format_usd(cost.usd)}"
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+LARGE_BODY = 200_000
+"""Bytes above which a JSON text is parsed in another thread, after its values are counted."""
+
 
 def count_values(body: bytes, most: int) -> int:
     """Return the approximate number of values in a JSON text.

@@ -22,6 +22,9 @@ class Role(StrEnum):
     TOOL = "tool"
 
 
+SYSTEM_ROLES = frozenset({Role.SYSTEM, Role.DEVELOPER})
+"""The roles of messages that instruct the model."""
+
 ATTACHMENT_TAGS = {"image": VISION, "file": FILES, "audio": AUDIO}
 """The tag of the workers that can be shown an attachment, by the kind of attachment."""
 _REMINDERS = re.compile(r"(?:\s*+<system-reminder>.*?</system-reminder>)++\s*+", re.DOTALL)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from enum import StrEnum
 from math import isfinite
-from typing import Literal, NewType
+from typing import Literal, NewType, TypeVar
 
 from batuta.core.formatting import format_cost, format_count, format_seconds
 from batuta.core.message import Delta, Question, Reply, Request, ToolCall
@@ -25,6 +26,8 @@ from batuta.core.workflow import (
 )
 from batuta.errors import ClientError
 from batuta.usage import ASSUMED_PRICE, ZERO_COST, ZERO_USAGE, Cost, Price, Usage, usage_cost
+
+_Number = TypeVar("_Number", int, float, Decimal)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,13 @@ class Limits:
             raise ValueError(
                 "a limit on tokens, dollars or seconds must be finite; None is no limit"
             )
+
+
+def stricter_limit(one: _Number | None, other: _Number | None) -> _Number | None:
+    """Return the lower of two limits; None means no limit."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
 
 
 @dataclass(frozen=True, slots=True)

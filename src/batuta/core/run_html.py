@@ -53,7 +53,7 @@ def _render_round(rows: Sequence[StepRow]) -> str:
 
 def _render_row(index: int, row: StepRow) -> str:
     reads = ", ".join(str(earlier + 1) for earlier in row.reads) or "–"
-    subtask = row.subtask or "the question as it stands"
+    subtask = row.subtask or "the question itself"
     cells = (str(index + 1), row.worker, reads, subtask, row.tokens, row.cost, row.time)
     return "<tr>" + "".join(f'<td style="{_CELL}">{escape(cell)}</td>' for cell in cells) + "</tr>"
 

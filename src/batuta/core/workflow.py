@@ -6,7 +6,7 @@ A workflow assigns a worker and a subtask to each step, and says which earlier s
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from batuta.core.message import Request
 from batuta.core.worker import WorkerId
@@ -78,6 +78,18 @@ class Workflow:
         """Number of steps on the fullest level, which can run at the same time."""
         levels = self.levels
         return max(levels.count(level) for level in set(levels))
+
+
+def steps_json(workflow: Workflow) -> list[dict[str, Any]]:
+    """Return the steps as JSON values, as edited plans and stored workflow selectors contain them.
+
+    The digest of a stored selector depends on these values.
+    """
+    return [
+        {"worker": step.worker, "subtask": step.subtask, "access": list(step.access)}
+        | ({"previous": True} if step.previous else {})
+        for step in workflow.steps
+    ]
 
 
 @dataclass(frozen=True, slots=True)

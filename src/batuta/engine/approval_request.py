@@ -69,21 +69,8 @@ Approver = Callable[[ApprovalRequest], Awaitable[ApprovalVerdict]]
 """Waits for a person's verdict."""
 
 
-def steps_json(workflow: Workflow) -> list[dict[str, Any]]:
-    """Return the steps of a plan as JSON, in the form in which a person reads and edits them."""
-    return [
-        {
-            "worker": step.worker,
-            "subtask": step.subtask,
-            "access": list(step.access),
-            **({"previous": True} if step.previous else {}),
-        }
-        for step in workflow.steps
-    ]
-
-
 def read_steps(text: str) -> Workflow:
-    """Parse edited steps, in the form that `steps_json` returns.
+    """Parse edited steps, in the form that `batuta.core.workflow.steps_json` returns.
 
     Raises:
         ValueError: the text is not a valid plan; the message says why.

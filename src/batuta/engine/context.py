@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
@@ -318,15 +318,3 @@ class RunContext:
         except LimitReachedError as error:
             self.limit = error
             raise
-
-
-def fold_events(events: Iterable[Event]) -> Run:
-    """Return the run that these events describe.
-
-    Raises:
-        ValueError: the RunHeader or the RunFinished event is missing.
-    """
-    recorder = Recorder()
-    for event in events:
-        recorder.add(event)
-    return recorder.run()

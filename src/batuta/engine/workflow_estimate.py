@@ -137,7 +137,7 @@ def describe_estimate(workflow: Workflow, expected: WorkflowEstimate) -> str:
             f"Then it is asked again, {calls} times, to see whether the answer is the same."
         )
     cost = expected.cost
-    dollars = f"${cost.usd:f}" if cost.usd or not cost.unpriced_calls else "an unknown price"
+    dollars = "an unknown price" if cost.is_unknown else f"${cost.usd:f}"
     if cost.usd and cost.unpriced_calls:
         dollars += f" and {cost.unpriced_calls} calls of unknown price"
     time = "an unknown time" if expected.seconds is None else format_seconds(expected.seconds)

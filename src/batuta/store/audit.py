@@ -19,6 +19,7 @@ from sqlalchemy import Connection, delete, func, insert, select
 
 from batuta.store.codec import sql_text
 from batuta.store.database import AdvisoryLock, Database
+from batuta.store.hours import DAY_SECONDS
 from batuta.store.models import AUDIT
 from batuta.store.steady_clock import STEADY_CLOCK, unvouched_seconds
 
@@ -30,7 +31,6 @@ PAGE_ROWS = 1000
 """Records that are read in one query."""
 MAX_DETAILS = 2000
 """Maximum characters of a record's details; longer details are replaced by their digest."""
-_DAY_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +232,7 @@ class AuditTrail:
             days: how long records are kept.
             now: seconds since the epoch; None: the time of `STEADY_CLOCK`.
         """
-        limit = (STEADY_CLOCK() if now is None else now) - days * _DAY_SECONDS
+        limit = (STEADY_CLOCK() if now is None else now) - days * DAY_SECONDS
 
         def cut(connection: Connection) -> int:
             _lock_trail(connection)

@@ -10,7 +10,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 HOUR_SECONDS = 3600.0
-DAY_SECONDS = 86_400.0
+DAY_SECONDS = 86_400
 
 
 def utc_hour(moment: float) -> str:

@@ -33,12 +33,12 @@ from batuta.core import Cost, Reply, Run, RunId, ServerCall, Usage
 from batuta.errors import StoreError
 from batuta.store.codec import sql_text
 from batuta.store.database import insert_statement
+from batuta.store.hours import DAY_SECONDS
 from batuta.store.models import RESERVATIONS, SPENDING
 from batuta.usage import ZERO_COST, ZERO_USAGE, usage_cost
 
 NANO = Decimal(1_000_000_000)
 _MAX_INTEGER = 2**63 - 1
-_DAY_SECONDS = 86_400
 _MAX_RUN_NANO = 2**53
 """Maximum billionths for a run: nine million dollars, so that sums do not overflow."""
 
@@ -178,12 +178,12 @@ def _budgeted_usd(lines: Iterable[LedgerLine]) -> Decimal:
 
 def utc_day(at: float) -> str:
     """Return the day of a time in seconds since the epoch, as `2026-11-21`, in UTC."""
-    return _format_day(floor(at / _DAY_SECONDS))
+    return _format_day(floor(at / DAY_SECONDS))
 
 
 @lru_cache(maxsize=64)
 def _format_day(day: int) -> str:
-    return datetime.fromtimestamp(day * _DAY_SECONDS, UTC).strftime("%Y-%m-%d")
+    return datetime.fromtimestamp(day * DAY_SECONDS, UTC).strftime("%Y-%m-%d")
 
 
 def utc_month(day: str) -> str:

@@ -15,9 +15,9 @@ from math import floor
 from sqlalchemy import Connection, MetaData, Table, text
 
 from batuta.store.database import AdvisoryLock, is_partitioned
+from batuta.store.hours import DAY_SECONDS
 from batuta.store.models import CONTENTS, RUNS
 
-DAY_SECONDS = 86_400
 LATE_START = 4_102_444_800
 """2100-01-01 in seconds since the epoch; later rows are not partitioned by day."""
 _PATIENCE_MS = 400

@@ -9,6 +9,7 @@ import anyio
 from sqlalchemy import Connection, delete, select, tuple_
 
 from batuta.store.database import Database, DatabaseFailedError, is_transient
+from batuta.store.hours import DAY_SECONDS
 from batuta.store.models import RUNS
 from batuta.store.partitions import drop_old_days, prunable_tables
 from batuta.store.responses import RESPONSES
@@ -19,7 +20,6 @@ BATCH_ROWS = 500
 _DROP_ATTEMPTS = 20
 """Attempts to drop days while the tables are locked."""
 _DROP_PAUSE_SECONDS = 0.5
-_DAY_SECONDS = 86_400.0
 _UNFINISHED_STATES = ("queued", "in_progress")
 
 
@@ -62,7 +62,7 @@ class RetentionSweeper:
         Raises:
             StoreError: the database fails.
         """
-        limit = self._clock() - self._days * _DAY_SECONDS
+        limit = self._clock() - self._days * DAY_SECONDS
         runs = await self._drop_days(limit)
         runs += await self._delete_in_batches(_delete_old_runs, limit)
         return runs, await self._delete_in_batches(_delete_old_responses, limit)

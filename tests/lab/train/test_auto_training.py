@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from batuta.config.load import load_trained_conductor
+from batuta.config.conductors import open_trained
 from batuta.core import Step, WorkerId, Workflow
 from batuta.errors import BatutaError, ConfigError
 from batuta.lab.commands.train import app
@@ -88,7 +88,7 @@ def test_what_was_found_is_written_after_a_hundred_steps_and_then_one_worker_alo
     lessons = add_random_lessons(found.targets, pool, 1)
     assert len(lessons) == pytest.approx(len(texts) / 0.9, abs=1)
     folder = fit_lessons(stage, pool, lessons, steps=LEAST_STEPS, is_over=lambda _: False)
-    assert load_trained_conductor(folder).name
+    assert open_trained(folder).name
     tasks = [task for task, _ in found.lessons]
     single = [(task, found.single) for task in tasks]
     before = (folder / "model.safetensors").read_bytes()
@@ -237,6 +237,6 @@ def test_it_ends_in_time_with_a_policy_that_is_served(tmp_path):
     assert result.exit_code == 0, result.output
     assert time.monotonic() - began <= 132
     assert "kept" in result.output and "held-out" in result.output
-    assert load_trained_conductor(tmp_path / "out" / "policy").name
+    assert open_trained(tmp_path / "out" / "policy").name
     again = CliRunner().invoke(app, command)
     assert "already contains a training" in str(again.exception)

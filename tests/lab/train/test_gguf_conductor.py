@@ -143,7 +143,7 @@ def cut(tmp_path_factory):
 TASK = draw_world2_tasks("letters", 1, 5)[0]
 FLOW = Workflow(
     (
-        Step(subtask="", worker=POOL.workers[1].id),  # the question as it stands
+        Step(subtask="", worker=POOL.workers[1].id),  # the question itself
         Step(subtask='Refine the "answer".', worker=POOL.workers[0].id, access=(0,)),
     )
 )

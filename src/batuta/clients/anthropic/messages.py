@@ -9,11 +9,11 @@ from batuta.clients.data_url import split_data_url
 from batuta.clients.decoding import parse_object
 from batuta.clients.tool_turns import CLAUDE_IDS, fit_tool_turns
 from batuta.core import Audio, File, Image, Message, Part, Role, Text, Thought, ToolCall
+from batuta.core.message import SYSTEM_ROLES
 from batuta.errors import BadRequestError
 
 _DEFAULT_LIFETIME = "5m"
 """The API's default lifetime of a cached prefix."""
-_SYSTEM_ROLES = {Role.SYSTEM, Role.DEVELOPER}
 
 
 def system_texts(messages: Sequence[Message], *extra: str) -> str | list[dict[str, Any]]:
@@ -22,7 +22,7 @@ def system_texts(messages: Sequence[Message], *extra: str) -> str | list[dict[st
     The result is one string, or a list of blocks if a part is marked for caching.
     """
     instructions = [
-        message for message in messages if message.role in _SYSTEM_ROLES and message.text
+        message for message in messages if message.role in SYSTEM_ROLES and message.text
     ]
     if any(part.cache for message in instructions for part in message.parts):
         blocks = [
@@ -49,7 +49,7 @@ def anthropic_messages(messages: Sequence[Message], thinker: str = "") -> list[d
     """
     turns: list[dict[str, Any]] = []
     for message in fit_tool_turns(messages, CLAUDE_IDS):
-        if message.role in _SYSTEM_ROLES:
+        if message.role in SYSTEM_ROLES:
             continue
         role = "assistant" if message.role is Role.ASSISTANT else "user"
         blocks = [

@@ -11,15 +11,15 @@ from batuta.clients.data_url import split_data_url
 from batuta.clients.decoding import parse_object
 from batuta.clients.tool_turns import ANY_ID, fit_tool_turns, kept_signatures
 from batuta.core import Audio, File, Image, Message, Part, Role, Text, ToolCall
+from batuta.core.message import SYSTEM_ROLES
 
-_SYSTEM_ROLES = {Role.SYSTEM, Role.DEVELOPER}
 _SKIP_SIGNATURE = "skip_thought_signature_validator"
 """The signature that Google documents for calls whose thoughts are not available."""
 
 
 def system_texts(messages: Sequence[Message]) -> tuple[str, ...]:
     """Return the texts of the system and developer messages."""
-    return tuple(m.text for m in messages if m.role in _SYSTEM_ROLES and m.text)
+    return tuple(m.text for m in messages if m.role in SYSTEM_ROLES and m.text)
 
 
 def gemini_contents(
@@ -39,7 +39,7 @@ def gemini_contents(
     turns: list[dict[str, Any]] = []
     names: dict[str, str] = {}
     for message in fit_tool_turns(messages, ANY_ID):
-        if message.role in _SYSTEM_ROLES:
+        if message.role in SYSTEM_ROLES:
             continue
         role = "model" if message.role is Role.ASSISTANT else "user"
         names |= {part.id: part.name for part in message.parts if isinstance(part, ToolCall)}

@@ -45,6 +45,7 @@ from batuta.core import (
     Worker,
 )
 from batuta.core.conductor import NULL_LISTENER
+from batuta.core.message import SYSTEM_ROLES
 from batuta.errors import BadRequestError
 
 
@@ -106,7 +107,6 @@ _ACCEPTS_REASONING = re.compile(
 """Matches models whose servers accept reasoning sent back with tool turns; some require it."""
 _OPENAI_REASONING_MODELS = ("o1", "o3", "o4", "gpt-5", "gpt-6", "gpt-oss")
 
-_SYSTEM = (Role.SYSTEM, Role.DEVELOPER)
 COMPATIBLE_DIALECT = ChatDialect(merges_system=True)
 """Used for Ollama, llama.cpp and any other server."""
 OPENAI_DIALECT = ChatDialect(
@@ -231,7 +231,7 @@ class OpenAIChatAdapter:
     def _messages(self, request: Request) -> list[dict[str, Any]]:
         """Return the conversation as JSON, with this model's own reasoning in its turns."""
         messages, sent = request.messages, list[dict[str, Any]]()
-        if self._dialect.merges_system and len(messages) > 1 and messages[1].role in _SYSTEM:
+        if self._dialect.merges_system and len(messages) > 1 and messages[1].role in SYSTEM_ROLES:
             messages = merge_first_system_messages(request).messages
         if any(message.role in _WITH_TOOLS for message in messages):
             usual = OPENAI_IDS if self._dialect.own_efforts else ANY_ID

@@ -2,7 +2,6 @@
 
 from batuta.conductors.workflow_selector.model import (
     WorkflowSelector,
-    describe_steps,
     fit_ease,
     fit_reader,
     is_workflow_selector,
@@ -12,7 +11,6 @@ from batuta.conductors.workflow_selector.model import (
 
 __all__ = [
     "WorkflowSelector",
-    "describe_steps",
     "fit_ease",
     "fit_reader",
     "is_workflow_selector",

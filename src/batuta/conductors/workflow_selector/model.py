@@ -37,6 +37,7 @@ from batuta.core import (
     Workflow,
 )
 from batuta.core.conductor import NULL_LISTENER
+from batuta.core.workflow import steps_json
 from batuta.embedded.blas import single_blas_thread
 
 _OWN = frozenset(
@@ -288,15 +289,6 @@ _ALLOWED = f"1 to {MAX_ROUNDS} are possible"
 Ranks = NDArray[np.intp]
 
 
-def describe_steps(workflow: Workflow) -> list[dict[str, Any]]:
-    """Return the steps as JSON values."""
-    return [
-        {"worker": step.worker, "subtask": step.subtask, "access": list(step.access)}
-        | ({"previous": True} if step.previous else {})
-        for step in workflow.steps
-    ]
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class WorkflowSelector:
     """A conductor that picks its workflows from a library that a search found.
@@ -438,9 +430,9 @@ class WorkflowSelector:
             "kind": KIND,
             "name": self.title,
             "groups": list(self.groups),
-            "workflows": [describe_steps(flow) for flow in self.workflows],
+            "workflows": [steps_json(flow) for flow in self.workflows],
             "continuations": [
-                None if flow is None else describe_steps(flow) for flow in self.continuations
+                None if flow is None else steps_json(flow) for flow in self.continuations
             ],
             "ranking": self.rank_glw.tolist(),
             "safest": self.safest_w.tolist(),

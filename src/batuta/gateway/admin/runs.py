@@ -138,7 +138,6 @@ def _send_run(entry: dict[str, Any], trace: bytes | None) -> Response:
 
 def run_entry(row: RunSummary) -> dict[str, Any]:
     """Return a run as an entry of a list; an unknown cost is null."""
-    known = row.cost.usd or not row.cost.unpriced_calls
     return {
         "id": row.id,
         "object": "run",
@@ -164,7 +163,7 @@ def run_entry(row: RunSummary) -> dict[str, Any]:
         "cached_tokens": row.cached_tokens,
         "output_tokens": row.output_tokens,
         "reasoning_tokens": row.reasoning_tokens,
-        "cost_usd": f"{row.cost.usd:f}" if known else None,
+        "cost_usd": None if row.cost.is_unknown else f"{row.cost.usd:f}",
         "unpriced_calls": row.cost.unpriced_calls,
         "seconds": row.seconds,
         "best_single_usd_estimate": None if row.alone_usd is None else f"{row.alone_usd:f}",
@@ -176,12 +175,11 @@ def run_entry(row: RunSummary) -> dict[str, Any]:
 
 def totals_entry(totals: RunTotals) -> dict[str, Any]:
     """Return the totals as an object of the API; an unknown cost is null."""
-    known = totals.cost.usd or not totals.cost.unpriced_calls
     return {
         "object": "run.totals",
         "runs": totals.runs,
         "unanswered": totals.unanswered,
-        "cost_usd": f"{totals.cost.usd:f}" if known else None,
+        "cost_usd": None if totals.cost.is_unknown else f"{totals.cost.usd:f}",
         "unpriced_calls": totals.cost.unpriced_calls,
         "input_tokens": totals.input_tokens,
         "output_tokens": totals.output_tokens,

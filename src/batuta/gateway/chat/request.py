@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from batuta.clients.decoding import MAX_CHOICES
 from batuta.config.effort import EFFORTS
 from batuta.core import (
     NO_SAMPLING,
@@ -55,7 +56,6 @@ _MAX_SEED = 2**63 - 1
 _MAX_TOKENS = 100_000_000
 _MAX_STOPS = 16
 _MOST_TOP_K = 1_000_000
-_MAX_CHOICES = 128
 _MAX_LOGPROBS = 20
 
 REFUSED_FIELDS = {
@@ -156,7 +156,7 @@ def parse_sampling(body: Fields) -> Sampling:
     if not body.mentions(_SAMPLING_FIELDS):
         return NO_SAMPLING
     newer = _whole_or_none(body, "max_completion_tokens", _MAX_TOKENS, (-1,))
-    choices = body.whole("n", 1, _MAX_CHOICES)
+    choices = body.whole("n", 1, MAX_CHOICES)
     older = _whole_or_none(body, "max_tokens", _MAX_TOKENS, (-1,))
     return Sampling(
         temperature=body.number("temperature", 0, 2),

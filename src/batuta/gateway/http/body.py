@@ -17,7 +17,7 @@ import zstandard
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from batuta.core.json_values import count_values
+from batuta.core.json_values import LARGE_BODY, count_values
 from batuta.gateway.errors import APIError, invalid_type, invalid_value, missing_parameter
 
 SESSION_HEADERS = (b"x-session-id", b"x-claude-code-session-id", b"session-id", b"session_id")
@@ -225,9 +225,6 @@ BODY_TIMEOUT = 60.0
 _UNCACHED = (b"no-cache", b"no-store")
 _Parsed = TypeVar("_Parsed")
 
-_LARGE_BODY = 200_000
-"""Bytes above which a body's values are counted before it is decoded, and threads are used."""
-
 
 def header_value(scope: Scope, name: bytes) -> bytes | None:
     """Return the value of the first header with this name in lower case; None if absent."""
@@ -291,7 +288,7 @@ async def read_checked_body(receive: Receive) -> bytes:
         APIError: the body is too large, has too many values, or arrives too slowly.
     """
     body = await read_body(receive)
-    if len(body) > _LARGE_BODY:
+    if len(body) > LARGE_BODY:
         await anyio.to_thread.run_sync(check_value_count, body)
     return body
 
@@ -341,7 +338,7 @@ async def read_fields(scope: Scope, receive: Receive) -> Fields:
         message = "The body must be JSON: send 'content-type: application/json'."
         raise APIError(415, "unsupported_media_type", message)
     body = await read_checked_body(receive)
-    is_large = len(body) > _LARGE_BODY
+    is_large = len(body) > LARGE_BODY
     if is_large:
         fields = await anyio.to_thread.run_sync(decode_checked, body)
     else:

@@ -14,15 +14,14 @@ from batuta.gateway.errors import (
     unsupported_parameter,
 )
 from batuta.gateway.http.body import MAX_ENTRIES, Fields, encode_json
-from batuta.gateway.serving.attachments import picture_url, read_file, text_under_title
+from batuta.gateway.serving.attachments import IMAGE_TYPES, picture_url, read_file, text_under_title
 from batuta.gateway.serving.parsed_call import return_made_pictures
 from batuta.gateway.serving.tenant_memory import split_signature
 
 _ROLES = ("user", "assistant", "system")
 _SKIPPED_BLOCKS = ("server_tool_use", "container_upload", "compaction", "fallback")
 """Blocks of Anthropic features that are not offered here; they are left out."""
-_IMAGE_TYPES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
-_IMAGE_URLS = tuple(f"data:{kind};" for kind in _IMAGE_TYPES)
+_IMAGE_URLS = tuple(f"data:{kind};" for kind in IMAGE_TYPES)
 PROGRESS_SIGNATURE = "batuta-progress"
 """The signature of thinking blocks with the progress of a run."""
 
@@ -205,7 +204,7 @@ def _parse_image(block: Fields) -> Image:
             except BadRequestError:
                 url = ""
             if not url.startswith(_IMAGE_URLS):
-                reason = f"it must be base64 of one of {', '.join(sorted(_IMAGE_TYPES))}."
+                reason = f"it must be base64 of one of {', '.join(sorted(IMAGE_TYPES))}."
                 raise invalid_value(source.path("media_type"), reason)
             return Image(url=url, cache=block.cache_mark())
         case "url":

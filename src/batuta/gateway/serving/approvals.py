@@ -12,13 +12,13 @@ import anyio
 import orjson
 
 from batuta.clients.webhook import Webhook
+from batuta.core.workflow import steps_json
 from batuta.engine.approval_request import (
     UNAVAILABLE,
     ApprovalRequest,
     ApprovalVerdict,
     Approver,
     read_steps,
-    steps_json,
 )
 from batuta.errors import StoreError
 from batuta.gateway.errors import log_exception

@@ -16,6 +16,9 @@ from batuta.gateway.http.body import Fields
 from batuta.language.material import wrap_fetched
 
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;charset=[\w-]+)?;base64,", re.IGNORECASE)
+IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+"""Media types of images in Anthropic's API, in stored files and on the web pages; SVG is excluded
+because it can contain scripts."""
 _PDF = "application/pdf"
 _OFFICE = "application/vnd.openxmlformats-officedocument"
 OFFICE_ENDINGS = {

@@ -41,7 +41,7 @@ def response_headers(run: Run) -> dict[str, str]:
     cost = run.cost
     if cost.unpriced_calls:
         headers["x-batuta-unpriced-calls"] = str(cost.unpriced_calls)
-    if cost.usd or not cost.unpriced_calls:
+    if not cost.is_unknown:
         headers["x-batuta-cost-usd"] = f"{cost.usd:f}"
     if run.confidence is not None:
         headers["x-batuta-confidence"] = f"{run.confidence:g}"
@@ -165,7 +165,7 @@ def plan_of(run: Run) -> dict[str, Any]:
             "calls": expected.usage.calls,
             "input_tokens": expected.usage.input,
             "output_tokens": expected.usage.output,
-            "cost_usd": str(cost.usd) if cost.usd or not cost.unpriced_calls else None,
+            "cost_usd": None if cost.is_unknown else str(cost.usd),
             "unpriced_calls": cost.unpriced_calls,
             "seconds": expected.seconds,
         }

@@ -56,7 +56,7 @@ class ChosenArm:
 
     choice: Exploration
     conductor: Conductor
-    purse: Bucket | None = None
+    bucket: Bucket | None = None
     """The daily budget that pays for the run; None if the run is not explored."""
     taken: int = 0
     """The reservation in the daily budget, in billionths of a dollar."""
@@ -73,7 +73,7 @@ class ChosenArm:
     @property
     def usd(self) -> float | None:
         """Dollars that the run may cost; None: only its limits apply."""
-        return None if self.purse is None else self.taken / 1e9
+        return None if self.bucket is None else self.taken / 1e9
 
 
 @final
@@ -121,26 +121,26 @@ class Explorer:
             )
             if not drawn.explored:
                 return chosen
-            purse = Bucket(
+            bucket = Bucket(
                 f"explore:{served.name}", utc_day(time.time()), usd_cap_to_nano(explore.usd_per_day)
             )
             usd = arm.usd if limits.usd is None else min(arm.usd, Decimal(str(limits.usd)))
             nano = usd_to_nano(usd)
-            if not await store.exploration.take(purse, nano):
+            if not await store.exploration.take(bucket, nano):
                 return None
         except StoreError as error:
             _LOG.warning("nothing is explored now: %s", error)
             return None
-        chosen.purse, chosen.taken = purse, nano
+        chosen.bucket, chosen.taken = bucket, nano
         return chosen
 
     async def settle(self, chosen: ChosenArm) -> None:
         """Release the reserved dollars that were not spent."""
-        if chosen.purse is None or self._store is None:
+        if chosen.bucket is None or self._store is None:
             return
         with anyio.CancelScope(shield=True):
             try:
-                await self._store.exploration.give_back(chosen.purse, chosen.taken - chosen.spent)
+                await self._store.exploration.give_back(chosen.bucket, chosen.taken - chosen.spent)
             except StoreError as error:  # the whole reservation counts as spent
                 _LOG.warning("an exploration's reservation could not be released: %s", error)
 

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import orjson
 
@@ -29,6 +29,7 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )
+from batuta.core.run import stricter_limit
 from batuta.core.server_tools import RequestedTool
 from batuta.gateway.errors import invalid_type, invalid_value, unsupported_parameter
 from batuta.gateway.http.body import Fields
@@ -37,7 +38,6 @@ from batuta.store.rows import NO_LABELS, RequestLabels
 
 ORCHESTRATION_FIELD = "orchestration"
 STEPS_PATH = f"{ORCHESTRATION_FIELD}.workflow.steps"
-_N = TypeVar("_N", int, float, Decimal)
 _MAX_VALUE = 1_000_000_000
 _MAX_WORKERS = 1000
 _KNOWN_FIELDS = {
@@ -251,13 +251,6 @@ def _parse_step(step: Fields) -> Step:
     return Step(
         subtask=step.text("subtask") or "", worker=worker, access=tuple(sorted(set(entries)))
     )
-
-
-def stricter_limit(one: _N | None, other: _N | None) -> _N | None:
-    """Return the lower of two limits; None means no limit."""
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)
 
 
 _EMPTY_VALUES: tuple[Any, ...] = (None, False, 0, [], {})

@@ -35,6 +35,7 @@ from batuta.core import (
     WorkflowEstimate,
 )
 from batuta.core.conductor import conductor_worker
+from batuta.core.message import SYSTEM_ROLES
 from batuta.core.server_tools import WEB_SEARCH as SEARCH_TOOL
 from batuta.core.token_estimate import estimate_request_tokens
 from batuta.core.worker import VISION, token_price
@@ -142,8 +143,6 @@ class PlanEstimate:
     pool: Pool
     """The workers that the caller may use for the workflow."""
     expected: WorkflowEstimate
-    broken: PlanRule | None
-    """The plan rule that the workflow breaks, if any; a run would change or refuse the workflow."""
 
 
 @final
@@ -246,7 +245,6 @@ class CallPreparer:
             workflow=workflow,
             pool=pool,
             expected=estimate_workflow(question, workflow, pool, latency=seconds, again=samples),
-            broken=prepared.rules.find_broken(workflow),
         )
 
     def _rules_for(self, caller: Caller, question: Question) -> PlanRules:
@@ -453,7 +451,6 @@ _SEARCH = "Perform a web search for the query: "
 """The beginning of the only message of Claude Code's request for a search."""
 _LONGEST_PROBE = 16
 """Maximum number of characters in the only message of a probe."""
-_SYSTEM_ROLES = frozenset({Role.SYSTEM, Role.DEVELOPER})
 
 
 def auxiliary_kind(call: ParsedCall) -> str | None:
@@ -467,7 +464,7 @@ def auxiliary_kind(call: ParsedCall) -> str | None:
         return None
     if question.tools:
         return COMPACTION if _wants_summary(question.messages[-1]) else None
-    messages = [message for message in question.messages if message.role not in _SYSTEM_ROLES]
+    messages = [message for message in question.messages if message.role not in SYSTEM_ROLES]
     return _kind_without_tools(call, messages) if messages else None
 
 
@@ -482,7 +479,7 @@ def _kind_without_tools(call: ParsedCall, messages: list[Message]) -> str | None
     searches = any(requested.tool == SEARCH_TOOL for requested in call.server_tools)
     if searches and len(messages) == 1 and messages[0].text.startswith(_SEARCH):
         return WEB_SEARCH
-    system = (message for message in question.messages if message.role in _SYSTEM_ROLES)
+    system = (message for message in question.messages if message.role in SYSTEM_ROLES)
     if any(_TOPIC_CHECK in message.text for message in system):
         return TOPIC_CHECK
     return None

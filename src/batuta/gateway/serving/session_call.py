@@ -48,6 +48,7 @@ from batuta.core import (
 )
 from batuta.core.conductor import needed_rounds
 from batuta.core.formatting import format_usd
+from batuta.core.run import stricter_limit
 from batuta.engine.context import WorkflowRevision
 from batuta.engine.step_prompt import is_plain
 from batuta.gateway.errors import APIError
@@ -57,7 +58,6 @@ from batuta.gateway.serving.parsed_call import (
     NO_SESSION_LIMITS,
     ParsedCall,
     SessionLimits,
-    stricter_limit,
 )
 from batuta.gateway.serving.tenant_memory import SessionMemory
 from batuta.offload.threads import read_off_loop
@@ -112,7 +112,7 @@ class SessionCall:
         headers: dict[str, str] = {}
         if cost.unpriced_calls:
             headers[UNPRICED_HEADER] = str(cost.unpriced_calls)
-        if cost.usd or not cost.unpriced_calls:
+        if not cost.is_unknown:
             headers[COST_HEADER] = f"{cost.usd:f}"
         return headers
 

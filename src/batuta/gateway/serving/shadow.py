@@ -71,7 +71,7 @@ class _Case:
     prepared: PreparedCall
     settings: RunSettings
     """The run's settings, without streaming, fallback and confidence."""
-    purse: Bucket
+    bucket: Bucket
     """The daily budget that pays for the comparison."""
 
 
@@ -122,7 +122,9 @@ class ShadowRuns:
             settings=replace(
                 settings, live=False, fallback=False, min_confidence=None, confidence=None
             ),
-            purse=Bucket("shadow", utc_day(time.time()), usd_cap_to_nano(rules.shadow_usd_per_day)),
+            bucket=Bucket(
+                "shadow", utc_day(time.time()), usd_cap_to_nano(rules.shadow_usd_per_day)
+            ),
         )
         try:
             self._send.send_nowait(case)
@@ -167,8 +169,8 @@ class ShadowRuns:
         pool, own = prepared.pool.subset((worker.id,)), prepared.limits
         limits = Limits(steps=1, rounds=1, seconds=own.seconds, unknown=own.unknown)
         bound = bound_first_calls(question, pool, limits, direct=True).usd
-        taken, purse = usd_to_nano(bound), case.purse
-        if not await self._store.exploration.take(purse, taken):
+        taken, bucket = usd_to_nano(bound), case.bucket
+        if not await self._store.exploration.take(bucket, taken):
             return None
         run = await conduct(
             question,
@@ -182,7 +184,7 @@ class ShadowRuns:
         with anyio.CancelScope(shield=True):
             charge = RunCharge(tenant=SHADOW_TENANT)
             await self._store.append(run, SHADOW_TENANT, keep=False, charge=charge)
-            await self._store.exploration.give_back(purse, taken - run_nano(run))
+            await self._store.exploration.give_back(bucket, taken - run_nano(run))
         return run
 
 

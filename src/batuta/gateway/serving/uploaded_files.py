@@ -30,7 +30,7 @@ from batuta.gateway.errors import APIError, invalid_value, require_part
 from batuta.gateway.http.body import Fields, parse_fields, read_fields
 from batuta.gateway.http.request_slots import MAX_BODY
 from batuta.gateway.http.stored_reads import make_room
-from batuta.gateway.serving.attachments import read_office_files
+from batuta.gateway.serving.attachments import IMAGE_TYPES, read_office_files
 from batuta.gateway.serving.parsed_call import ParsedCall
 from batuta.language.material import wrap_fetched
 from batuta.store import Store
@@ -50,7 +50,6 @@ ALL = "all"
 """In a file search, this name stands for all files of the tenant."""
 MAX_NAMED = 50
 """Maximum number of parts of a request that name files."""
-_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _FIELDS_WITH_PARTS = ("messages", "input", "system")
 """Fields of a body that contain parts."""
 
@@ -349,7 +348,7 @@ class UploadedFiles:
         if head is None or content is None:
             raise invalid_value(named.path, f"there is no file '{file.id}'.")
         data = base64.b64encode(content).decode()
-        if head.media_type in _PICTURES:
+        if head.media_type in IMAGE_TYPES:
             return _picture_part(named, head.media_type, data) | kept
         if content.lstrip()[:5] == b"%PDF-":  # scanned: workers that read files see its pages
             return _pdf_part(named, head.name, data) | kept

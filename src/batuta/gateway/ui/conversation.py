@@ -10,11 +10,10 @@ from typing import Any, final
 from batuta.clients.openai.client import ChatDialect, OpenAIChatAdapter
 from batuta.core import Message, Question, Role, Run, Sampling, Text, ToolCall, ToolResult
 from batuta.core import Request as CallRequest
-from batuta.core.message import Audio, File, Image, assistant_message, user_message
+from batuta.core.message import SYSTEM_ROLES, Audio, File, Image, assistant_message, user_message
 from batuta.gateway.errors import invalid_value
 from batuta.gateway.ui.run_view import pictures_until
 
-_INSTRUCTIONS = (Role.SYSTEM, Role.DEVELOPER)
 _SAMPLING_FIELDS = ("temperature", "top_p", "max_tokens", "seed")
 _API = ChatDialect(developer=True, cache_keys=True, cache_marks=True, files=True)
 """The dialect of Batuta's own chat completions."""
@@ -32,7 +31,7 @@ class Conversation:
     @property
     def instructions(self) -> str:
         """The system prompt; empty if there is none."""
-        texts = [m.text for m in self._question.messages if m.role in _INSTRUCTIONS]
+        texts = [m.text for m in self._question.messages if m.role in SYSTEM_ROLES]
         return "\n\n".join(text for text in texts if text)
 
     @property
@@ -123,7 +122,7 @@ class Conversation:
             seed=own.seed,
             effort=own.effort,
         )
-        instructions = tuple(m for m in asked.messages if m.role in _INSTRUCTIONS)
+        instructions = tuple(m for m in asked.messages if m.role in SYSTEM_ROLES)
         return replace(self._question, messages=(*instructions, *messages), sampling=sampling)
 
 
@@ -208,4 +207,4 @@ def _single_user_message(asked: Question) -> Message:
 
 
 def _without_instructions(messages: Sequence[Message]) -> tuple[Message, ...]:
-    return tuple(message for message in messages if message.role not in _INSTRUCTIONS)
+    return tuple(message for message in messages if message.role not in SYSTEM_ROLES)

@@ -14,15 +14,13 @@ from batuta.core import Run
 from batuta.core.small_number import read_small_number
 from batuta.errors import BadRequestError
 from batuta.gateway.errors import not_found
+from batuta.gateway.serving.attachments import IMAGE_TYPES
 from batuta.gateway.ui.page_runs import PageRuns
 from batuta.gateway.ui.playground import load_run
 from batuta.gateway.ui.rendering import PAGE_HEADERS
 from batuta.gateway.ui.run_view import answer_pictures, find_step, step_pictures
 from batuta.gateway.ui.session import WebSession
 from batuta.store import Store
-
-SHOWN_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""Image types that are served; SVG is excluded because it can contain scripts."""
 
 
 @final
@@ -47,7 +45,7 @@ class RunPictures:
             data = split_data_url(urls[number])
         except (IndexError, BadRequestError):
             data = None
-        if data is None or data[0] not in SHOWN_TYPES:
+        if data is None or data[0] not in IMAGE_TYPES:
             raise not_found(f"The picture '{place[:20]}'")
         return Response(b64decode(data[1]), media_type=data[0], headers=PAGE_HEADERS)
 

@@ -20,11 +20,11 @@ from batuta.errors import StoreError
 from batuta.gateway.access.caller import CallerRole, record_export, record_reading
 from batuta.gateway.errors import invalid_value, not_found, require_part
 from batuta.gateway.http.stored_reads import in_pieces, read_stored_run
+from batuta.gateway.serving.attachments import IMAGE_TYPES
 from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.ui import run_view
 from batuta.gateway.ui.conversation import list_pictures
 from batuta.gateway.ui.page_runs import ClientRun, PageRun, PageRuns
-from batuta.gateway.ui.pictures import SHOWN_TYPES
 from batuta.gateway.ui.playground import is_too_large, load_run
 from batuta.gateway.ui.rendering import (
     PAGE_HEADERS,
@@ -319,7 +319,7 @@ class RunPages:
         pictures = list_pictures(run.header.question)
         url = pictures[number].url if number is not None and number < len(pictures) else ""
         kind, _, data = url.removeprefix("data:").partition(";base64,")
-        if kind not in SHOWN_TYPES:
+        if kind not in IMAGE_TYPES:
             raise not_found("The picture")
         headers = {**PAGE_HEADERS, "content-disposition": "inline"}
         return Response(base64.b64decode(data), media_type=kind, headers=headers)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from batuta.config.load import load_trained_conductor
+from batuta.config.conductors import open_trained
 from batuta.embedded.policy import is_policy
 from batuta.environment import read_variable
 from batuta.errors import ConfigError
@@ -259,7 +259,7 @@ def _record_conductor(folder: str | None) -> Conductor | None:
         raise ConfigError(
             f"for a record, --conductor must be the folder of a policy, not {folder!r}"
         )
-    return load_trained_conductor(Path(folder))
+    return open_trained(Path(folder))
 
 
 def _check_pool_size(options: EvalCommandOptions, subject: Subject) -> None:

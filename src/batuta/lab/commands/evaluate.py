@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import typer
 
+from batuta.cli import EXIT_INTERRUPTED
 from batuta.cli.json_output import print_json
 from batuta.cli.options import format_example, with_option_groups
 from batuta.errors import ConfigError, SourceError
@@ -47,7 +48,6 @@ RUNS_FILE = "runs.db"
 PAGE = "questions.html"
 EXIT_UNSCORED = 1
 EXIT_BUDGET = 4
-EXIT_INTERRUPTED = 130
 OUTCOMES_FILE = "outcomes.jsonl"
 """The scores of each worker alone, written if every worker answered: a history to learn from."""
 ALL_SETS = "all"

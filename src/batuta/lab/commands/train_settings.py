@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 import typer
 
+from batuta.cli import EXIT_INTERRUPTED
 from batuta.config.load import store_target
 from batuta.distribution import install_hint
 from batuta.errors import ConfigError
@@ -25,7 +26,7 @@ from batuta.rendering.terminal import write_error
 if TYPE_CHECKING:
     from batuta.lab.train.settings import TrainSettings
 
-EXIT_LIMIT, EXIT_INTERRUPTED = 4, 130
+EXIT_LIMIT = 4
 REQUIRED_PACKAGES = ("torch", "trl", "peft", "accelerate", "datasets")
 
 

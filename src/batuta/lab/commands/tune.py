@@ -10,6 +10,7 @@ import anyio
 import typer
 from rich.console import Console
 
+from batuta.cli import EXIT_INTERRUPTED
 from batuta.cli.json_output import print_json
 from batuta.cli.options import format_example, with_option_groups
 from batuta.cli.progress import open_progress_bars
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from batuta.lab.tune.result import TuneResult
     from batuta.lab.tune.stages import TuneStage
 
-EXIT_INTERRUPTED = 130
 CONFIDENCE_FILE = "confidence.json"
 """The file of the fitted confidence model, beside the selectors."""
 RECORD_CALL_WEIGHT = 0.005

@@ -22,6 +22,7 @@ from batuta.lab.evals.evaluation import EvalPart
 from batuta.lab.evals.subject import AnswerCache, Subject
 from batuta.lab.evals.task_sets import TaskSet
 from batuta.lab.learners.history import History, history_from_record
+from batuta.lab.tasks import RECORDED_PREFIX
 from batuta.lab.tasks.recorded import (
     PACKAGED_RECORDS,
     RECORDED_NAMES,
@@ -128,9 +129,6 @@ class PoolChange:
 def _split_names(text: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
-
-RECORDED_PREFIX = "recorded:"
-"""The prefix of a recorded set's name."""
 
 SplitKind = Literal["random", "unseen", "all"]
 """The measured part: random questions, whole task families, or all questions, with none known."""

@@ -12,9 +12,8 @@ from batuta.errors import ConfigError, SourceError
 from batuta.lab.baselines import fit_cascade, save_cascade
 from batuta.lab.learners.history import History, history_from_record, read_history
 from batuta.lab.learners.selector_training import FOLDS, SelectorRecipe, fit_selector, random_folds
+from batuta.lab.tasks import RECORDED_PREFIX
 from batuta.lab.tasks.recorded import load_recorded
-
-RECORDED_PREFIX = "recorded:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,11 @@ from markupsafe import Markup
 
 from batuta.conductors.workflow_selector import (
     WorkflowSelector,
-    describe_steps,
     save_workflow_selector,
 )
 from batuta.core import Task
 from batuta.core.formatting import format_usd
+from batuta.core.workflow import steps_json
 from batuta.lab.evals.html_report import ACCENT, GREY, GRID, INK, render_page
 from batuta.lab.evals.markdown_report import format_dollars, format_percent
 from batuta.lab.evals.report_files import write_files
@@ -143,7 +143,7 @@ def _describe_rewriting(result: TuneResult) -> Json | None:
 def _all_steps(candidate: Candidate) -> list[Json]:
     """Return all steps as JSON, including the steps after a comparison of answers."""
     later = write_continuation(candidate)
-    return describe_steps(write_workflow(candidate)) + (describe_steps(later) if later else [])
+    return steps_json(write_workflow(candidate)) + (steps_json(later) if later else [])
 
 
 def break_even(comparisons: Sequence[Comparison], advice: Mapping[str, Any], spent: float) -> Json:
@@ -206,7 +206,7 @@ def _examples_text(system: TunedSystem, tasks: Sequence[Task]) -> str:
     assignment = system.assign(tasks)
     lines: list[str] = []
     for task in tasks:
-        steps = describe_steps(write_workflow(assignment[task.id].without_look()))
+        steps = steps_json(write_workflow(assignment[task.id].without_look()))
         lines.append(
             orjson.dumps({"id": task.id, "question": task.question, "steps": steps}).decode()
         )

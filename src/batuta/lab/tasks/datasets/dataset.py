@@ -9,14 +9,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from string import ascii_uppercase
 from typing import Any
 
 import orjson
 
 from batuta.core import Task, TaskId
 from batuta.lab.tasks.datasets.rows import Row
-
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 _REFERS_TO_OPTIONS = re.compile(
     r"\babove\b|\b(?:both|neither) of th|\b[A-J]\)?,?\s*(?:and|or|&)\s*\(?[A-J]\b", re.IGNORECASE
@@ -38,10 +37,10 @@ class MultipleChoiceQuestion:
     private: bool = False
 
     def __post_init__(self) -> None:
-        if len(self.options) > len(LETTERS):
+        if len(self.options) > len(ascii_uppercase):
             raise ValueError(
-                f"it has {len(self.options)} options, and there are letters for {len(LETTERS)}: "
-                "leave some out, or ask without options"
+                f"it has {len(self.options)} options, and there are letters for "
+                f"{len(ascii_uppercase)}: leave some out, or ask without options"
             )
 
     def to_task(self, seed: int | None) -> Task:
@@ -56,13 +55,13 @@ class MultipleChoiceQuestion:
         ):
             random.Random(f"{seed} {self.id}").shuffle(order)
         options = [self.options[index] for index in order]
-        lines = (f"{LETTERS[index]}. {option}" for index, option in enumerate(options))
+        lines = (f"{ascii_uppercase[index]}. {option}" for index, option in enumerate(options))
         return Task(
             id=self.id,
             question=f"{self.stem}\n\n"
             + "\n".join(lines)
             + "\n\nAnswer with the letter of one option.",
-            target=LETTERS[order.index(self.correct_index)],
+            target=ascii_uppercase[order.index(self.correct_index)],
             grader="choice",
             tags=self.tags,
             difficulty=self.difficulty,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import PurePath
+from string import ascii_uppercase
 from typing import Any
 
 from batuta.core import Task, TaskId
 from batuta.lab.tasks.datasets.answer_values import answer_text, whole_number
-from batuta.lab.tasks.datasets.dataset import LETTERS, MultipleChoiceQuestion, as_json, text_digest
+from batuta.lab.tasks.datasets.dataset import MultipleChoiceQuestion, as_json, text_digest
 from batuta.lab.tasks.datasets.maths import integer_answer
 from batuta.lab.tasks.datasets.rows import Row
 
@@ -21,7 +22,7 @@ def convert_mmlu(row: Row) -> MultipleChoiceQuestion:
     """Convert a question of MMLU."""
     options = tuple(row["choices"])
     answer = answer_text(row["answer"])
-    right = int(answer) if answer.isdecimal() else LETTERS.index(answer)
+    right = int(answer) if answer.isdecimal() else ascii_uppercase.index(answer)
     subject = row["subject"]
     id_ = TaskId(f"mmlu/{subject}/{text_digest(row['question'], *options)}")
     return MultipleChoiceQuestion(
@@ -32,7 +33,7 @@ def convert_mmlu(row: Row) -> MultipleChoiceQuestion:
 def convert_mmlu_pro(row: Row) -> MultipleChoiceQuestion:
     """Convert a question of MMLU-Pro, which has up to ten options."""
     options = tuple(option for option in row["options"] if option != "N/A")
-    right = options.index(row["options"][LETTERS.index(row["answer"])])
+    right = options.index(row["options"][ascii_uppercase.index(row["answer"])])
     id_ = TaskId(f"mmlu-pro/{row.get('question_id') or row['query_id']}")
     return MultipleChoiceQuestion(
         id=id_,

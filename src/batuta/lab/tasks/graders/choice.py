@@ -6,6 +6,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from string import ascii_uppercase
 from typing import final
 
 from batuta.core import Grade
@@ -16,8 +17,6 @@ from batuta.lab.tasks.graders.numbers import parse_number
 from batuta.lab.tasks.graders.structured_data import NO_OBJECT, as_text, structured_answer
 from batuta.language import answer_extraction
 from batuta.language.answer_extraction import TICKS, without_decorations, without_emoji
-
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 MAX_SENTENCE = 500
 """Maximum number of characters read of a sentence."""
@@ -81,7 +80,7 @@ class ChoiceGrader:
         self._options = tuple(
             _normalize_option(_strip_markup(as_latin(option))) for option in options
         )
-        self._letters = LETTERS[: len(options)] if options else LETTERS
+        self._letters = ascii_uppercase[: len(options)] if options else ascii_uppercase
 
     async def grade(self, answer: str, target: str) -> Grade:
         """Return the grade of `answer`; the target is a letter."""
@@ -309,7 +308,7 @@ class ChoiceGrader:
         normalized = _normalize_option(text)
         if not normalized:
             return ()
-        pairs = tuple(zip(LETTERS, self._options, strict=False))
+        pairs = tuple(zip(ascii_uppercase, self._options, strict=False))
         spoken = {normalized, normalized.removeprefix("that ")}
         same = [letter for letter, option in pairs if option in spoken]
         if not same and (value := parse_number(normalize_latex(normalized))) is not None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from batuta.core import Task, TaskId
-from batuta.lab.tasks.datasets.dataset import LETTERS
 from batuta.lab.tasks.datasets.rows import Row, import_arrow, read_rows
 from batuta.lab.tasks.recorded.outcomes import (
     GRADER,
@@ -153,7 +153,8 @@ def read_mmlu_pro(folder: Path, part: str) -> RecordedOutcomes:
             _make_task(
                 f"mmlu-pro/{id_}",
                 _append_options(
-                    facts[id_]["question"], dict(zip(LETTERS, facts[id_]["options"], strict=False))
+                    facts[id_]["question"],
+                    dict(zip(ascii_uppercase, facts[id_]["options"], strict=False)),
                 ),
                 facts[id_]["answer"],
                 (facts[id_]["category"],),
