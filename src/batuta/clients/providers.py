@@ -336,7 +336,10 @@ def client_identity(client: Client) -> Identity:
 
 
 def spec_identity(spec: WorkerSpec) -> Identity:
-    """Return the identity of a worker, without settings that have their defaults."""
+    """Return the identity of a worker, without settings that are unset, empty or 0.
+
+    A temperature of 0 is missing too: the requests that a journal stores state it.
+    """
     url = spec.base_url or find_provider(spec.provider).base_url
     chosen = {name: value for name, value in asdict(spec.worker.sampling).items() if value}
     deployments = [dict(spec_identity(each.spec)) for each in spec.deployments]
@@ -347,6 +350,8 @@ def spec_identity(spec: WorkerSpec) -> Identity:
         **({"sampling": _digest_value(chosen)} if chosen else {}),
         **({"extra_body": _digest_value(spec.extra_body)} if spec.extra_body else {}),
         **({"deployments": _digest_value(deployments)} if deployments else {}),
+        **({"openai_api": spec.openai_api} if spec.openai_api else {}),
+        **({"think_tags": spec.think_tags} if spec.think_tags != "off" else {}),
     }
 
 
