@@ -121,7 +121,10 @@ async def test_a_message_that_was_sent_to_the_program_decides_nothing(store):
     await store.approvals.ask(plan_of(1))
     async with app_state(store) as (place, _):
         status, said = await send(place, {"type": "approval.waiting", "data": {"id": "run_1:0"}})
-    assert status == 400 and said["error"]["param"] == "id"
+        assert status == 400 and said["error"]["param"] == "id"
+        status, said = await send(place, {"id": "run_1:0", "digest": "d"})
+    assert status == 400 and said["error"]["param"] == "decision"
+    assert said["error"]["message"] == "Missing required parameter: 'decision'."
 
 
 async def test_a_key_is_no_signature_and_an_edit_comes_by_no_message(store):

@@ -84,10 +84,11 @@ class ApprovalRoutes:
         except ForgedMessageError as error:
             raise APIError(401, "invalid_signature", as_sentence(error)) from None
         fields = Fields(decode_object(body))
+        plan_id, digest = fields.need_text("id"), fields.need_text("digest")
         fields.need("decision")
         verdict = PlanVerdict(
-            plan_id=fields.need_text("id"),
-            digest=fields.need_text("digest"),
+            plan_id=plan_id,
+            digest=digest,
             decision=fields.choice("decision", ("approve", "refuse")) or "",
             by="webhook",
             reason=fields.text("reason") or "",
