@@ -15,7 +15,7 @@ class Grade:
     score: float | None
     """Score in [0, 1]; None if the answer could not be graded."""
     extracted: str | None = None
-    """The text that the grader compared with the target."""
+    """The text that the grader compared with the target; None if it compared none."""
     reason: str = ""
 
 
