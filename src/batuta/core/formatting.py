@@ -203,8 +203,8 @@ def escape_controls(text: str) -> str:
 
 def escape_json_controls(text: str) -> str:
     """Return an equivalent JSON text in which control and invisible characters are escaped."""
-    plain = text.isascii() and _DELETE not in text
-    return text if plain else _BESIDE_TEXT.sub(_json_escape, text)
+    is_plain = text.isascii() and _DELETE not in text
+    return text if is_plain else _BESIDE_TEXT.sub(_json_escape, text)
 
 
 def _visible_signs(found: re.Match[str]) -> str:

@@ -114,9 +114,9 @@ def finalize_run(
             seconds=seconds,
         )
     waiting = rounds[-1].waiting_steps if rounds else ()
-    if waiting and (asked := tool_call_reply(waiting, parallel=parallel)):
+    if waiting and (calls := tool_call_reply(waiting, parallel=parallel)):
         return RunFinished(
-            outcome=Outcome.WAITING, answer=asked.text or None, reply=asked, seconds=seconds
+            outcome=Outcome.WAITING, answer=calls.text or None, reply=calls, seconds=seconds
         )
     answered = [round_ for round_ in rounds if round_.workflow is not None]
     reply = final_reply(answered[-1]) if answered else None
@@ -128,7 +128,8 @@ def finalize_run(
     name = limit.limit if limit else "rounds" if capped else None
     if name is None and _is_truncated_by_budget(answered[-1]):
         name = "usd"
-    reply = _with_pictures(reply, answered[-1])
+    answering = next(each for each in reversed(rounds) if final_reply(each) is reply)
+    reply = _with_pictures(reply, answering)
     return RunFinished(
         outcome=outcome, answer=reply_text(reply), reply=reply, limit=name, seconds=seconds
     )

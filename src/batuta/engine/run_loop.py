@@ -416,8 +416,8 @@ class _RunLoop:
         """
         context = self.context
         reason = str(context.limit)
-        may = self.settings.fallback and not context.rounds
-        best = await find_affordable(context) if may else None
+        may_answer = self.settings.fallback and not context.rounds
+        best = await find_affordable(context) if may_answer else None
         if best is None:
             return self._drafts_only_round(drafts, start)
         reason = f"{reason}; {best} answers alone, the best worker that is affordable"

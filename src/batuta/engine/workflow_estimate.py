@@ -106,9 +106,9 @@ def estimate_samples(
     question: Question, worker: Worker, count: int, output: int = EXPECTED_OUTPUT_TOKENS
 ) -> Usage:
     """Return the tokens of asking a worker the question `count` more times."""
-    asked = estimate_request_tokens(Request(messages=question.messages, tools=question.tools))
+    prompt = estimate_request_tokens(Request(messages=question.messages, tools=question.tools))
     tokens = min(output, worker.sampling.max_tokens or output)
-    return Usage(calls=count, input=count * asked, output=count * tokens, estimated=count)
+    return Usage(calls=count, input=count * prompt, output=count * tokens, estimated=count)
 
 
 def _critical_path_seconds(workflow: Workflow, latency: LatencyLookup) -> float | None:
