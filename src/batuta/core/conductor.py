@@ -160,7 +160,7 @@ class PromptDescription:
     """The description of the workers in a conducting language model's prompt."""
 
     text: str
-    """The whole prompt."""
+    """The whole prompt, with a placeholder for the question."""
     cards: Mapping[WorkerId, tuple[str, ...]]
     """The prompt's lines about each worker; empty if only the workers' names are shown."""
     shown: str

@@ -155,7 +155,7 @@ class ServerCall:
     citations: tuple[Citation, ...] = ()
     """The pages or files that were found."""
     error: str = ""
-    """Why the tool returned nothing: `max_uses_exceeded` or `unavailable`; empty if it did."""
+    """Why the tool returned nothing: `max_uses_exceeded` or `unavailable`; else empty."""
     at: int = 0
     """Number of characters of the reply's text before the call."""
     output: str = ""

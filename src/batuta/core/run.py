@@ -82,7 +82,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of a run; None means no limit."""
+    """Limits of a run; for tokens, dollars and seconds None means no limit."""
 
     steps: int = MAX_STEPS
     """Steps of each round's workflow."""
@@ -319,7 +319,7 @@ class GuardrailTriggered:
     """The guardrail's or rule's name in the settings."""
     where: str
     """The stage (`input`, `between`, `output` or `plan`), with the message or step that was
-    checked, if any: `between:step 1`."""
+    checked, if any, counted from 0: `between:step 1`."""
     action: str
     """The action, such as `redacted`, `flagged`, `blocked`, `failed` or `timed out`. Grounding
     checks also use `marked`, `repaired` and `refused`; plan rules `left out`, `sent back`,

@@ -23,7 +23,11 @@ class Grader(Protocol):
     """Judges an answer."""
 
     async def grade(self, answer: str, target: str) -> Grade:
-        """Return the grade of `answer`; never raises, whatever the answer contains."""
+        """Return the grade of `answer`, whatever it contains.
+
+        Raises:
+            SourceError: the answer cannot be checked in time.
+        """
         ...
 
 

@@ -116,6 +116,7 @@ class Draft:
     usage: Usage = ZERO_USAGE
     cost: Cost = ZERO_COST
     request: Request | None = None
+    """The request to the model; None if there was none, or if it was removed."""
     cropping: Cropping | None = None
     """None: the model was shown the whole conversation."""
 

@@ -322,6 +322,7 @@ class Hedge:
         self.winner: WorkerCall | None = None
         self.results: dict[WorkerCall, Reply | Failure] = {}
         self.ended = anyio.Event()
+        """Set when one of the calls has ended."""
         self._add_call(first)
 
     def may_emit(self, call: WorkerCall) -> bool:

@@ -68,7 +68,7 @@ _EARLIER_TOOL_CHOICE = {None: None, "auto": "auto", "required": "auto"}
 """Tool choice of the steps before the last, by the client's choice; any other becomes `none`, since
 a named tool is for the last step."""
 _WHOLE_QUESTION_INDEX = 100
-"""Stands for a step in the seed of a whole question; no step has this index."""
+"""The index from which a whole question's seed is made; no step has this index."""
 
 
 def step_request(
@@ -155,7 +155,7 @@ def lacks_call(request: Request, reply: Reply) -> bool:
 
 
 def find_missing_field(request: Request, reply: Reply) -> str | None:
-    """Return which requested field the reply lacks, as a clause; None if it lacks none."""
+    """Return which requested field was not honoured, as a clause; None if all were."""
     requested, returned = request.sampling.choices or 1, len(reply.choices)
     if returned < requested:
         return f"does not support n: it returned {returned} of {requested} choices"
