@@ -254,7 +254,7 @@ class RunContext:
 
     @property
     def is_live(self) -> bool:
-        """True if the client receives the text of the last round's last step as it is written.
+        """True if the client receives the last allowed round's last step as it is written.
 
         An answer that must be checked as a whole is not shown before it is checked.
         """

@@ -45,8 +45,8 @@ async def execute_workflow(context: RunContext, workflow: Workflow, number: int)
 
     A step that fails ends like any other, and the steps that read it are executed. A step that
     calls the client's tools blocks the steps that read it. If an earlier run began the workflow,
-    its steps with a reply are not executed again; a waiting step is, once the question contains one
-    of its tool results.
+    steps that have ended with a reply are not executed again; a step that waits is, once the
+    question contains one of its tool results.
     """
     done, held = _resumed_steps(context, number)
     if workflow.depth == len(workflow):  # a chain: nothing to run at the same time
@@ -135,7 +135,7 @@ class StepExecution(StepState):
         )
 
     def _record_cancellation(self) -> None:
-        """Record the estimated cost of the cancelled calls; the event is published later."""
+        """Record the known or estimated cost of the cancelled calls; publish the event later."""
         result = Failure(code="cancelled", message="the call was cancelled")
         for call in self.calls:
             if result.usage.calls:

@@ -50,7 +50,7 @@ class _Checked:
     def marked(self, reply: Reply) -> Reply:
         """Return the reply with its unsupported statements marked.
 
-        A marked reply has no log probabilities, which belong to the tokens before.
+        A reply with marks has no log probabilities, since they belong to the text without marks.
         """
         if not self.unsupported:
             return reply

@@ -217,7 +217,7 @@ class PlanCheck:
         return MalformedPlan(draft=plan.draft, reason=f"the rule {rule.name}: {reason}")
 
     async def settle(self, round_: Round, workflow: Workflow) -> Round:
-        """Return the round with its workflow, repaired if it breaks a rule.
+        """Return the round; its workflow is repaired if it breaks a rule.
 
         If it cannot be repaired, return the round as malformed, without a workflow, and store the
         refusal.

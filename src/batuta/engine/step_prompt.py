@@ -219,8 +219,9 @@ def find_context_overflow(request: Request, worker: Worker) -> Failure | None:
 def substitute_workers(
     context: RunContext, workflow: Workflow, index: int, worker_id: str
 ) -> list[Worker]:
-    """Return the workers that can replace `worker_id` in step `index`, best first, at most 2.
+    """Return the workers that can replace `worker_id` in step `index`, at most 2.
 
+    They are listed best first, but image models in pool order.
     They can see the attachments and call the tools, unless no other worker can. The workflow keeps
     the plan rules with any of them.
     """
@@ -239,9 +240,9 @@ def substitute_workers(
 
 
 def _find_candidates(context: RunContext, worker_id: str) -> tuple[Worker, ...]:
-    """Return the candidates for a step: in pool order the image models for an image model.
+    """Return the candidates to replace a worker.
 
-    For any other worker they are the ranked workers.
+    For an image model they are the image models, in pool order; else the ranked workers.
     """
     pool = context.pool
     if worker_id in pool and IMAGE in pool[worker_id].tags:
