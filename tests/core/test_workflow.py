@@ -45,7 +45,7 @@ def test_what_is_no_workflow_cannot_be_made(access, sentence):
 
 def test_who_reads_the_round_before_reads_all_of_its_own():
     worker = WorkerId("a")
-    with pytest.raises(ValueError, match="reads the previous round but not all"):
+    with pytest.raises(ValueError, match="reads the previous round but not all steps"):
         Workflow(
             (Step(subtask="a", worker=worker), Step(subtask="b", worker=worker, previous=True))
         )

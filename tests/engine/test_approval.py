@@ -1,5 +1,6 @@
 """Plans that wait for a person: who is asked, what follows, and what cannot be evaded."""
 
+import json
 from dataclasses import replace
 from decimal import Decimal
 
@@ -11,6 +12,7 @@ from batuta.conductors import FixedConductor
 from batuta.core import (
     Limits,
     Outcome,
+    Plan,
     Pool,
     Price,
     Question,
@@ -20,10 +22,11 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )
+from batuta.core.conductor import NULL_LISTENER
 from batuta.core.tool_classes import ToolClasses
 from batuta.core.worker import CHANGES
 from batuta.engine import RunHooks, RunSettings, conduct
-from batuta.engine.approval_request import ApprovalRequest, ApprovalVerdict
+from batuta.engine.approval_request import ApprovalRequest, ApprovalVerdict, read_steps
 from batuta.language.approval_rules import ApprovalRule, may_change
 
 pytestmark = pytest.mark.anyio
@@ -158,3 +161,35 @@ async def test_another_plan_has_another_digest():
         await desk.run(ANY, workflow=plan)
         digests.add(replace(desk.asked[0], run_id="run_x").digest)
     assert len(digests) == 2
+
+
+async def test_what_an_unpriced_worker_has_used_counts_in_the_next_round():
+    class TwoRounds:
+        name = "twice"
+
+        async def plan(self, context, listener=NULL_LISTENER):
+            return Plan(Workflow((Step(subtask="", worker=BOB),)))
+
+    expected: list[Decimal] = []
+
+    async def approve(request: ApprovalRequest) -> ApprovalVerdict:
+        expected.append(request.usd)
+        return ApprovalVerdict(state="approved")
+
+    await conduct(
+        Question.of("6 * 7?"),
+        TwoRounds(),
+        POOL,
+        {worker: ScriptedClient(lambda _: "42") for worker in (ADA, BOB)},
+        limits=Limits(rounds=2),
+        settings=RunSettings(approvals=(ANY,)),
+        hooks=RunHooks(approve=approve),
+    )
+    first, second = expected
+    assert second > first > 0
+
+
+@pytest.mark.parametrize("previous", [1, "all", None])
+def test_whether_an_edited_step_reads_the_previous_round_is_true_or_false(previous):
+    with pytest.raises(ValueError, match="previous must be true or false"):
+        read_steps(json.dumps([{"worker": "ada", "previous": previous}]))

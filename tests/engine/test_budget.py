@@ -505,3 +505,14 @@ async def test_reservations_of_one_call_are_joined_and_lowered():
     assert not budget.reserved and budget.usd == Decimal("0.0002")
     with anyio.fail_after(60):  # nobody waits for a reservation that is gone
         await budget.reserve(request, worker)
+
+
+async def test_what_calls_in_flight_hold_is_named_where_a_call_does_not_fit():
+    worker = Worker(id=WorkerId("w"), model="m", price=PRICE)
+    budget = Budget(Limits(usd=0.1))
+    request = Request(messages=Q.messages, sampling=Sampling(max_tokens=4000))
+    hold = await budget.reserve(request, worker)
+    with pytest.raises(LimitReachedError, match=r"reached: \$0, \$0\.\d+ more are reserved, and"):
+        await budget.reserve(request, worker, whole=True, waits=False)
+    budget.release(hold)
+    await budget.reserve(request, worker, whole=True, waits=False)

@@ -10,15 +10,20 @@ from batuta.core import (
     Delta,
     Failure,
     Finish,
+    Image,
     Limits,
     Outcome,
+    Plan,
     Pool,
     Price,
     Question,
     Reply,
     ResponseFormat,
+    Round,
     Sampling,
     Step,
+    StepRun,
+    TimeSpan,
     Tool,
     ToolCall,
     Usage,
@@ -27,6 +32,7 @@ from batuta.core import (
     Workflow,
 )  # fmt: skip
 from batuta.engine import RunHooks, RunSettings, TimeoutPolicy, conduct, find_resume_state
+from batuta.engine.finalize import finalize_run
 from batuta.errors import (
     BadRequestError,
     CircuitOpenError,
@@ -338,3 +344,31 @@ async def test_an_answer_was_always_asked_for_as_the_whole(
     else:
         assert run.error and run.answer is None
         assert run.outcome in {Outcome.FAILED, Outcome.LIMITED}
+
+
+def test_an_earlier_answer_does_not_get_the_pictures_of_the_round_that_failed():
+    worker = WorkerId("w")
+    picture = Image(url="data:image/png;base64,AA==")
+
+    def round_of(*results: Reply | Failure) -> Round:
+        steps = tuple(Step(subtask="s", worker=worker) for _ in results)
+        ended = tuple(
+            StepRun(
+                index=index,
+                planned=worker,
+                worker=worker,
+                request=None,
+                result=result,
+                span=TimeSpan(0, 0),
+            )
+            for index, result in enumerate(results)
+        )
+        return Round(decision=Plan(Workflow(steps)), workflow=Workflow(steps), steps=ended)
+
+    first = round_of(Reply(text="42"))
+    failed = round_of(Reply(text="", images=(picture,)), Failure(code="overloaded", message="busy"))
+    ended = finalize_run([first, failed], seconds=1.0)
+    assert ended.outcome is Outcome.DEGRADED and ended.reply == Reply(text="42")
+    drawn = round_of(Reply(text="", images=(picture,)), Reply(text="42"))
+    ended = finalize_run([drawn, round_of(Failure(code="overloaded", message="busy"))], seconds=1.0)
+    assert ended.reply is not None and ended.reply.images == (picture,)

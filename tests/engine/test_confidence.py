@@ -8,7 +8,18 @@ from hypothesis import strategies as st
 
 from batuta.clients import ScriptedClient
 from batuta.conductors import FixedConductor
-from batuta.core import Limits, Outcome, Pool, Question, Step, Worker, WorkerId, Workflow
+from batuta.core import (
+    Image,
+    Limits,
+    Outcome,
+    Pool,
+    Question,
+    Reply,
+    Step,
+    Worker,
+    WorkerId,
+    Workflow,
+)
 from batuta.engine import RunSettings, conduct
 from batuta.engine.confidence import SIGNALS, Calibration, ConfidenceModel, answer_form
 from batuta.language.plan_rules import PlanRule, PlanRules
@@ -153,3 +164,10 @@ def test_the_form_of_an_answer_is_the_same_in_capitals_and_with_spaces(text):
     assert answer_form("") == ""
     if text.isascii() and text.isalpha():
         assert answer_form(f"Answer: {text}") == answer_form(f"Answer:  {text.upper()} .")
+
+
+async def test_an_answer_with_the_pictures_of_another_step_has_its_workers_probability():
+    drawn = Reply(text="Answer: 42", images=(Image(url="data:image/png;base64,AA=="),))
+    ended, _ = await run({**said(), ADA: drawn})
+    assert ended.reply is not None and ended.reply.images == drawn.images
+    assert ended.confidence == (await run(said()))[0].confidence is not None

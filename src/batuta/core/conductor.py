@@ -40,7 +40,8 @@ class CallListener(Protocol):
 
         Raises:
             LimitReachedError: the budget does not cover another attempt.
-            ClientError: another attempt is useless, as part of the answer was already streamed.
+            ClientError: the client must not try again, since part of the answer was already
+                streamed, or since another worker can be asked instead of waiting.
         """
         ...
 
@@ -77,7 +78,7 @@ class Client(Protocol):
     """Completes a prompt: an API, a local model, a script, or a wrapper around another client.
 
     Laws: cancellation of `complete` closes its connection and propagates; the text of the
-    deltas, joined, is the reply's text; usage has `calls >= 1`.
+    deltas of a choice, if any are sent, is together its text; usage has `calls >= 1`.
     """
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
@@ -92,7 +93,7 @@ class Client(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objection:
-    """The reason why a plan is sent back to its conductor, which happens at most once."""
+    """The reason why a plan is sent back to its conductor, which happens at most once a round."""
 
     workflow: Workflow
     reason: str
@@ -120,8 +121,9 @@ class PlanningContext:
 class Conductor(Protocol):
     """Writes a workflow for a question over a pool.
 
-    Laws: the workflow of a `Plan` names only workers of `context.pool` and has at most
-    `context.max_steps` steps. `AcceptedAnswer` is returned only if `context.previous` is not empty.
+    Laws: the workflow of a `Plan` has at most `context.max_steps` steps and names only workers of
+    `context.pool`, or of `context.forbidden`, which are replaced. `AcceptedAnswer` is returned only
+    if `context.previous` is not empty.
 
     A conductor may also implement `NeedsRounds` and `ModelConductor`.
     """
@@ -134,7 +136,7 @@ class Conductor(Protocol):
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Return one decision: a MalformedPlan if the draft is malformed or the model fails."""
+        """Return one decision: a MalformedPlan if the draft is malformed or a call fails."""
         ...
 
 
@@ -158,7 +160,7 @@ class PromptDescription:
     """The description of the workers in a conducting language model's prompt."""
 
     text: str
-    """The whole prompt."""
+    """The whole prompt, with a placeholder for the question."""
     cards: Mapping[WorkerId, tuple[str, ...]]
     """The prompt's lines about each worker; empty if only the workers' names are shown."""
     shown: str

@@ -1,9 +1,9 @@
 """Formats numbers and texts for people: on the terminal, in the web UI and in reports. Pure.
 
-Unknown values are shown as unknown: a cost of which a part has no price is a lower bound.
+Unknown values are shown as unknown, and a cost of which a part has no price as a lower bound.
 
 Names, questions and answers come from callers and models. When they are shown, control characters
-are replaced by visible signs; letters of every script, line ends and tabs are kept.
+are replaced by visible signs; letters of every script, line feeds and tabs are kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HUNDRED = 100
 _MINUTE = 60.0
 _HOUR = 3600.0
 _DAY = 86400.0
-_MOST_DIGITS = 9
+_MAX_DECIMALS = 9
 
 
 def format_cost(cost: Cost) -> str:
@@ -45,7 +45,7 @@ def format_usd(amount: Decimal | float) -> str:
         return f"{sign}${size:,.0f}"
     if size >= 1:
         return f"{sign}${size:.2f}"
-    return f"{sign}${size:.{min(max(1 - size.adjusted(), 2), _MOST_DIGITS)}f}"
+    return f"{sign}${size:.{min(max(1 - size.adjusted(), 2), _MAX_DECIMALS)}f}"
 
 
 def format_seconds(seconds: float) -> str:
@@ -62,7 +62,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_count(number: float) -> str:
-    """Return a whole number with thousands separators: `1,054`."""
+    """Return a number, rounded to a whole one, with thousands separators: `1,054`."""
     return f"{number:,.0f}"
 
 
@@ -72,7 +72,7 @@ def join_words(words: Sequence[str]) -> str:
 
 
 def format_short(number: float) -> str:
-    """Return a number of any size in few digits: `0.125`, `42`, `12k`; NaN is a dash."""
+    """Return a number in three digits, or in thousands: `0.125`, `42`, `12k`; NaN is a dash."""
     if isnan(number):
         return "–"
     if abs(number) >= 10 * _THOUSAND:
@@ -116,7 +116,7 @@ def format_zoned_time(moment: float) -> str:
 
 
 def format_age(moment: float, now: float | None = None) -> str:
-    """Return how long ago a time was: `3 h ago`.
+    """Return how long ago a time was: `3 h ago`; `just now` under a minute or in the future.
 
     Both times are seconds since the epoch; `now` defaults to the current time.
     """
@@ -143,14 +143,16 @@ INVISIBLE = (
     f"\x00-\x08\x0e-\x1f\x7f-\x9f{_UNSEEN}{_PICTURE_SELECTORS}{_SELECTORS}{_JOINERS}"
     "\u0600-\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd\U00013430-\U0001343f"
 )
-"""All control, format and invisible characters, as the inside of a `re` character class.
+"""All control, format and invisible characters but the white space from tab to carriage return.
 
-A reader does not see them between the letters of a word.
+The text is the inside of a `re` character class. A reader does not see these characters between the
+letters of a word.
 """
 MAX_NAME = 200
 """Maximum number of characters kept of a file's name."""
 MAX_PATH_NAME = 60
-"""Maximum number of characters of a file name on disk, with its suffix: systems allow 255 bytes."""
+"""Maximum number of characters of a file name on disk, with its suffix but without the number that
+`free_name` adds: systems allow 255 bytes."""
 _UNSEEN_IN_NAMES = re.compile(rf"[{INVISIBLE}\x00-\x1f\x7f]+")
 _CONTROLS = re.compile(
     f"\r\n|[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff{_UNSEEN}]|(?:(?<=[\x00-\x7f])|^)[{_JOINERS}]+"
@@ -161,11 +163,14 @@ _BESIDE_TEXT = re.compile(f"[\x7f-\x9f\ud800-\udfff{_UNSEEN}{_JOINERS}{_SELECTOR
 _FIRST_PICTURE = 0x2400
 _DELETE, _DELETE_PICTURE = "\x7f", "\u2421"
 _REPLACEMENT = "\ufffd"
-_LAST_OF_PLAIN_PLANE = 0xFFFF
+_LAST_OF_BASIC_PLANE = 0xFFFF
 
 
 def plain_name(given: str) -> str:
-    """Return a file's name without folders and invisible characters; for display, not for paths."""
+    """Return a file's name without folders and invisible characters; for display, not for paths.
+
+    A long name loses its beginning; the name is `file` if nothing is left.
+    """
     last = re.split(r"[\\/]", _UNSEEN_IN_NAMES.sub("", given))[-1].strip(" .")
     return last[-MAX_NAME:] or "file"
 
@@ -190,15 +195,16 @@ def folder_names(names: Iterable[str]) -> list[str]:
 def escape_controls(text: str) -> str:
     """Return the text with each control or invisible character replaced by a visible sign.
 
-    CR LF becomes a single line feed.
+    Tabs and line feeds are kept, and so are joiners and variation selectors after characters that
+    they can belong to. CR LF becomes a single line feed.
     """
     return text if text.isascii() and text.isprintable() else _CONTROLS.sub(_visible_signs, text)
 
 
 def escape_json_controls(text: str) -> str:
     """Return an equivalent JSON text in which control and invisible characters are escaped."""
-    plain = text.isascii() and _DELETE not in text
-    return text if plain else _BESIDE_TEXT.sub(_json_escape, text)
+    is_plain = text.isascii() and _DELETE not in text
+    return text if is_plain else _BESIDE_TEXT.sub(_json_escape, text)
 
 
 def _visible_signs(found: re.Match[str]) -> str:
@@ -215,7 +221,7 @@ def _visible_sign(character: str) -> str:
 
 def _json_escape(found: re.Match[str]) -> str:
     code = ord(found[0])
-    if code <= _LAST_OF_PLAIN_PLANE:
+    if code <= _LAST_OF_BASIC_PLANE:
         return f"\\u{code:04x}"
-    code -= _LAST_OF_PLAIN_PLANE + 1
+    code -= _LAST_OF_BASIC_PLANE + 1
     return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"

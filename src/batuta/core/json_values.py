@@ -9,10 +9,11 @@ LARGE_BODY = 200_000
 def count_values(body: bytes, most: int) -> int:
     """Return the approximate number of values in a JSON text.
 
-    Separators inside strings are excluded only if there may be more than `most` values.
+    Separators inside strings are excluded only if there may be more than `most` values, and only as
+    far as is needed to decide that.
     """
-    found = _count_separators(body)  # including those in strings
-    return found if found <= most else _count_separators(_drop_strings(body, most))
+    with_strings = _count_separators(body)
+    return with_strings if with_strings <= most else _count_separators(_drop_strings(body, most))
 
 
 def _count_separators(body: bytes) -> int:

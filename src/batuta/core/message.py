@@ -153,9 +153,9 @@ class ServerCall:
     query: str
     """The search query, the URL that was read, or the program that ran."""
     citations: tuple[Citation, ...] = ()
-    """The pages that were found."""
+    """The pages or files that were found."""
     error: str = ""
-    """`max_uses_exceeded` or `unavailable`, if the tool returned nothing."""
+    """Why the tool returned nothing: `max_uses_exceeded` or `unavailable`; else empty."""
     at: int = 0
     """Number of characters of the reply's text before the call."""
     output: str = ""
@@ -257,6 +257,7 @@ class Tool:
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """JSON Schema of the arguments."""
     strict: bool | None = None
+    """Whether the arguments must keep to the schema exactly; None: the provider's default."""
     cache: str | None = None
     """A cache mark, as on a part of a message."""
     native: NativeSearch | None = None
@@ -272,6 +273,7 @@ class ResponseFormat:
     schema: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """JSON Schema of the answer; empty for `json_object`."""
     strict: bool | None = None
+    """Whether the answer must keep to the schema exactly; None: the provider's default."""
     words_suffice: bool = True
     """Whether a provider without constrained decoding gets the format described in the prompt.
     False: its client refuses the request, and the caller writes another prompt."""
@@ -457,7 +459,7 @@ def encode_call_id(origin: ToolCallOrigin) -> str:
 
 
 def decode_call_id(tool_call_id: str) -> ToolCallOrigin | None:
-    """Return the origin that the id encodes; None for an id that is not Batuta's."""
+    """Return the origin that the id encodes; None for an id of any other form."""
     found = _CALL_ID_PATTERN.fullmatch(tool_call_id)
     if found is None:
         return None

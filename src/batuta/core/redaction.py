@@ -1,8 +1,8 @@
 """Removes providers' keys and addresses from messages that are recorded or shown to clients.
 
-A provider's message may repeat its address in many forms. The forms of the called address are known
-and always hidden; of other addresses, anything that looks like an address is hidden. The clients
-remove what they know; the engine removes by pattern once more, for plugged-in clients.
+A message of a provider may repeat its address in many forms. The clients hide the parts of the
+called address, which they know, and anything that looks like an address. The engine hides the
+latter once more, for plugged-in clients.
 """
 
 from __future__ import annotations
@@ -44,26 +44,33 @@ _URL = re.compile(r"(https?://)(?:[^\s/@]*@)?([^\s/?#\"'<>]+)[^\s\"'<>]*")
 
 
 def hide_keys(text: str) -> str:
-    """Return the text with anything like a key hidden, and URLs reduced to scheme and host."""
+    """Return the text with anything like a key hidden.
+
+    HTTP URLs are reduced to scheme, host and port.
+    """
     return _URL.sub(r"\1\2", _KEY_LIKE.sub(HIDDEN_KEY, text))
 
 
 def clean_message(text: str) -> str:
-    """Return an error message without anything that looks like a key or an address."""
+    """Return an error message without anything that looks like a key or an address.
+
+    Of a long message only the first words are returned.
+    """
     return hide_addresses(hide_keys(first_words(text)))
 
 
 def first_words(text: str, most: int = MAX_CHARACTERS) -> str:
     """Return the text, or the whole words within its first `most` characters.
 
-    A truncated key or address would not match its pattern.
+    A truncated key or address would not match its pattern. The result is empty if the text is
+    longer and has no space among these characters.
     """
     return text if len(text) <= most else text[:most].rpartition(" ")[0]
 
 
 @lru_cache(256)
 def address_parts(url: str) -> tuple[str, ...]:
-    """Return the parts of a URL that must not be shown, in every form in which they may appear."""
+    """Return the parts of a URL that must not be shown, the longest first."""
     split = urlsplit(url)
     host, path = split.hostname or "", split.path.rstrip("/")
     ends = [at for at, letter in enumerate(path) if letter == "/" and at] + [len(path)]
@@ -76,6 +83,8 @@ def address_parts(url: str) -> tuple[str, ...]:
 
 def hide_addresses(text: str, known: Sequence[str] = ()) -> str:
     """Return the text without the known parts of an address and without anything like an address.
+
+    Of a long text only the first words are returned.
 
     Args:
         text: a provider's message.

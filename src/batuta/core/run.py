@@ -82,7 +82,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of a run; None means no limit."""
+    """Limits of a run; for tokens, dollars and seconds None means no limit."""
 
     steps: int = MAX_STEPS
     """Steps of each round's workflow."""
@@ -187,7 +187,8 @@ class StepRun:
     worker: WorkerId
     """The worker that gave `result`: `planned`, or another worker in its place."""
     request: Request | None
-    """The request as sent; None if no worker was called."""
+    """The step's last request, as sent or as found too long to send; None if there was none, or if
+    it was removed."""
     result: Reply | Failure
     span: TimeSpan
     attempts: tuple[Attempt, ...] = ()
@@ -227,9 +228,9 @@ class Round:
 
     decision: Plan | AcceptedAnswer | MalformedPlan
     drafts: tuple[MalformedPlan, ...] = ()
-    """Malformed drafts before the decision; their tokens count too."""
+    """Drafts before the decision that were malformed or sent back; their tokens count too."""
     workflow: Workflow | None = None
-    """The workflow that was run: the plan's or the fallback's; None if no step was run."""
+    """The workflow to run: the plan's, perhaps changed, or the fallback's; None: nothing is run."""
     steps: tuple[StepRun, ...] = ()
     """The steps, in the order in which they ended."""
     planning: TimeSpan = TimeSpan(0.0, 0.0)
@@ -289,6 +290,7 @@ class RunHeader:
     started: float = 0.0
     """Seconds since the epoch."""
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The versions of Batuta and of its prompt, by name."""
     exploration: Exploration | None = None
     """How the workflow was chosen, if the system learns while it serves."""
     resumed: ResumeState | None = None
@@ -317,7 +319,7 @@ class GuardrailTriggered:
     """The guardrail's or rule's name in the settings."""
     where: str
     """The stage (`input`, `between`, `output` or `plan`), with the message or step that was
-    checked, if any: `between:step 1`."""
+    checked, if any, counted from 0: `between:step 1`."""
     action: str
     """The action, such as `redacted`, `flagged`, `blocked`, `failed` or `timed out`. Grounding
     checks also use `marked`, `repaired` and `refused`; plan rules `left out`, `sent back`,
@@ -350,8 +352,8 @@ class Run:
     expected: WorkflowEstimate | None = None
     """The cost estimate of a dry run."""
     confidence: float | None = None
-    """The probability that the answer is correct; None if no confidence model was fitted for this
-    kind of run."""
+    """The probability that the answer is correct; None if it is unknown, as without a confidence
+    model that was fitted for the conductor and the worker."""
 
     @property
     def id(self) -> RunId:
@@ -489,7 +491,7 @@ class StepDelta:
 
 @dataclass(frozen=True, slots=True)
 class StepRetried:
-    """A step's call failed; it is retried or another worker is asked."""
+    """An attempt at a step failed; a retry or another worker may follow."""
 
     round: int
     index: int

@@ -32,11 +32,11 @@ class NamedFiles(Protocol):
         ...
 
     async def list_all(self) -> Collection[str]:
-        """Return the ids of all files of the tenant."""
+        """Return the ids of all files of the tenant that exist."""
         ...
 
     async def read_texts(self, ids: Sequence[str]) -> list[tuple[str, str]]:
-        """Return (id, text) of the files with these ids."""
+        """Return (id, text) of the files with these ids that exist; a text may be empty."""
         ...
 
     async def read_vectors(self, ids: Sequence[str]) -> Mapping[str, bytes]:
@@ -47,7 +47,7 @@ class NamedFiles(Protocol):
         """Return (name, content) of the selected files that exist.
 
         Raises:
-            StoreError: the files cannot be read.
+            StoreError: the files cannot be read, or are too large together.
         """
         ...
 

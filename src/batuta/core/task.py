@@ -15,7 +15,7 @@ class Grade:
     score: float | None
     """Score in [0, 1]; None if the answer could not be graded."""
     extracted: str | None = None
-    """The text that the grader compared with the target."""
+    """The text that the grader compared with the target; None if it compared none."""
     reason: str = ""
 
 
@@ -23,7 +23,11 @@ class Grader(Protocol):
     """Judges an answer."""
 
     async def grade(self, answer: str, target: str) -> Grade:
-        """Return the grade of `answer`; never raises, whatever the answer contains."""
+        """Return the grade of `answer`, whatever it contains.
+
+        Raises:
+            SourceError: the answer cannot be checked in time.
+        """
         ...
 
 

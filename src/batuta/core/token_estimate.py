@@ -12,9 +12,9 @@ CHARACTERS_PER_TOKEN = 4
 """Characters per token of English text; other scripts have more tokens (see `token_weight`)."""
 TOKENS_PER_IMAGE = 1000
 TOKENS_PER_MESSAGE = 4
-_BYTES_PER_TOKEN = 40
-"""Approximate bytes in a token of a file or a recording."""
-_DATA = (File, Audio)
+_BASE64_PER_TOKEN = 40
+"""Approximate Base64 characters in a token of a file or a recording."""
+_DATA_PARTS = (File, Audio)
 _WEIGHT_PER_TOKEN = 12
 """Weight of one token, as `token_weight` counts it."""
 
@@ -43,7 +43,7 @@ def estimate_tokens(text: str) -> int:
 
 
 def estimate_request_tokens(request: Request) -> int:
-    """Return the estimated tokens of the prompt of `request`."""
+    """Return the estimated tokens of the prompt of `request`, without its response format."""
     total = sum(_estimate_message_tokens(message) for message in request.messages)
     for tool in request.tools:
         total += estimate_tokens(tool.name + tool.description + str(tool.parameters))
@@ -73,8 +73,8 @@ def _estimate_message_tokens(message: Message) -> int:
             total += estimate_tokens(part.text) + len(part.tokens)
         elif isinstance(part, Image):
             total += TOKENS_PER_IMAGE
-        elif isinstance(part, _DATA):
-            total += max(TOKENS_PER_IMAGE, len(part.data) // _BYTES_PER_TOKEN)
+        elif isinstance(part, _DATA_PARTS):
+            total += max(TOKENS_PER_IMAGE, len(part.data) // _BASE64_PER_TOKEN)
         elif isinstance(part, ToolCall):
             total += estimate_tokens(part.name + part.arguments)
         else:

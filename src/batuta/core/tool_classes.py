@@ -21,7 +21,7 @@ V = TypeVar("V")
 
 
 def find_by_name(table: Mapping[str, V], name: str) -> V | None:
-    """Return the value of the exact name, else that of the longest pattern that matches it."""
+    """Return the value of the name, else of the longest pattern that matches it, else None."""
     if name in table:
         return table[name]
     fitting = [pattern for pattern in table if _fits_pattern(name, pattern)]
@@ -114,12 +114,12 @@ class ToolClasses:
 
 
 def _steps_before(workflow: Workflow, index: int) -> set[int]:
-    """Return the steps that must have ended before that step starts."""
-    found: set[int] = set()
+    """Return the indices of the steps that must have ended before that step starts."""
+    before: set[int] = set()
     left = list(workflow.steps[index].access)
     while left:
         step = left.pop()
-        if step not in found:
-            found.add(step)
+        if step not in before:
+            before.add(step)
             left += workflow.steps[step].access
-    return found
+    return before

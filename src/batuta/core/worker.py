@@ -161,7 +161,7 @@ class Worker:
 
     @property
     def is_model(self) -> bool:
-        """True if the worker is a language model, not a tool or an image model."""
+        """True if the worker is a language or embedding model, not a tool or an image model."""
         return _NO_MODELS.isdisjoint(self.tags)
 
     @property
@@ -171,7 +171,10 @@ class Worker:
 
 
 def token_price(worker: Worker, unknown: Price) -> Decimal:
-    """Return the dollars of a million input and a million output tokens; `unknown` if unpriced."""
+    """Return the dollars of a million input and a million output tokens.
+
+    A worker without a price counts at the price `unknown`.
+    """
     price = worker.price or unknown
     return price.input + price.output
 
@@ -223,7 +226,7 @@ class Pool:
         raise KeyError(worker_id)
 
     def subset(self, worker_ids: Iterable[str]) -> Pool:
-        """Return a pool of those workers, in this pool's order.
+        """Return a pool of those workers that this pool has, in its order.
 
         Raises:
             ValueError: the pool has none of these workers.
@@ -238,10 +241,10 @@ class Pool:
     def ranked(self) -> tuple[Worker, ...]:
         """Return the workers, best first: by strength, measured skills, price of output, size.
 
-        Among equal strengths cheaper is better, and an unknown price is last. Without a strength,
-        more expensive is assumed to be better. Skills count only for families on which all workers
-        without a strength were measured; public leaderboards do not count. Workers that are not
-        language models are left out unless there are no others.
+        Workers with a strength come first; among equal strengths cheaper is better, and an unknown
+        price is last. Without a strength, more expensive is assumed to be better. Skills count only
+        for families on which all workers without a strength were measured; public leaderboards do
+        not count. Workers that are not language models are left out unless there are no others.
         """
         if len(self.workers) == 1:  # frequent: requests for a named worker
             return self.workers

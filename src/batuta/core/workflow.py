@@ -1,6 +1,6 @@
 """A workflow, and the decisions of a conductor: a plan, an accepted answer, or a malformed draft.
 
-A workflow assigns a worker and a subtask to each step, and says which earlier steps it reads.
+A workflow gives each of its steps a worker, a subtask, and the earlier steps that the step reads.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from batuta.usage import ZERO_COST, ZERO_USAGE, Cost, Usage
 MAX_STEPS = 5
 """Maximum number of steps of a workflow (Conductor paper, section 3)."""
 MAX_ROUNDS = 3
-"""Maximum number of workflows run for one question; each can read the previous round."""
+"""Maximum number of workflows that a conductor writes for one question; each can read the previous
+round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One call of one worker."""
+    """One subtask for one worker."""
 
     subtask: str
     """The instruction. If it is empty and the step reads nothing, the worker gets the question
@@ -55,7 +56,9 @@ class Workflow:
                     f"access of step {index} may name only earlier steps: {step.access}"
                 )
             if step.previous and len(step.access) != index:
-                raise ValueError(f"step {index} reads the previous round but not all of this one")
+                raise ValueError(
+                    f"step {index} reads the previous round but not all steps before it"
+                )
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -83,7 +86,7 @@ class Workflow:
 def steps_json(workflow: Workflow) -> list[dict[str, Any]]:
     """Return the steps as JSON values, as edited plans and stored workflow selectors contain them.
 
-    The digest of a stored selector depends on these values.
+    Whether a step `continues` is left out. The digest of a stored selector depends on these values.
     """
     return [
         {"worker": step.worker, "subtask": step.subtask, "access": list(step.access)}
@@ -101,8 +104,8 @@ class Cropping:
     whole: int
     """Characters of the whole conversation."""
     turns: int = 0
-    """Number of turns (messages or tool results) that were left out; the middles of other turns may
-    be left out too."""
+    """Number of messages and tool results that were left out; the middles of others may be left out
+    too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +116,7 @@ class Draft:
     usage: Usage = ZERO_USAGE
     cost: Cost = ZERO_COST
     request: Request | None = None
+    """The request to the model; None if there was none, or if it was removed."""
     cropping: Cropping | None = None
     """None: the model was shown the whole conversation."""
 
@@ -126,7 +130,7 @@ class Plan:
     _: KW_ONLY
     kind: Literal["plan"] = "plan"
     reason: str = ""
-    """The reason for this workflow, as a clause with figures, if a rule chose it; else empty."""
+    """The reason for this workflow, as a clause, if a rule chose it; else empty."""
     purpose: Literal["answer", "check", "samples"] = "answer"
     """`answer`, or the evaluation of an existing answer (`check` or `samples`)."""
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 from math import inf
 
 from batuta.core import (
+    Draft,
+    Failure,
     GuardrailTriggered,
     Outcome,
+    Reply,
     Round,
     RoundPlanned,
     RunFinished,
@@ -28,20 +32,20 @@ from batuta.usage import ZERO_COST, Cost, Price, usage_cost
 WAITS = "waits for approval"
 """The recorded action of a rule when approval is requested."""
 EDITED = "edited"
-"""The recorded action when a person changed the plan's steps before deciding."""
+"""The recorded action when a person changed the plan's steps before the verdict."""
 
 
 async def gate_round(
     context: RunContext, number: int, round_: Round, *, editable: bool = False
 ) -> RunFinished | None:
-    """Wait until a person has approved the round, if a rule requires it.
+    """Wait for a person's verdict on the round, if a rule requires an approval.
 
     Return None if the round may be run, else the run's end.
 
     Args:
         context: the run.
         number: the round's number in this run, from 0.
-        round_: the round before it is run.
+        round_: the planned round.
         editable: whether the plan may be edited; an edited round is published again.
     """
     workflow = round_.workflow
@@ -139,21 +143,34 @@ def _expected_usd(context: RunContext, workflow: Workflow) -> Decimal:
 
     The samples of the answer are included; workers without a price count at the assumed price.
     """
-    spent = ZERO_COST
-    for round_ in context.recorder.rounds:
-        spent += sum((draft.cost for draft in round_.conductor_drafts), ZERO_COST)
-        spent += sum((step.cost for step in round_.steps), ZERO_COST)
     unknown: Price = context.budget.limits.unknown
+    costs = [_assumed_cost(part, unknown) for part in _charged_parts(context)]
     again = _expected_samples(context, workflow)
     estimate = estimate_workflow(context.question, workflow, context.pool, again=again)
-    costs: list[Cost] = [
+    costs += [
         usage_cost(usage, context.pool[step.worker].price or unknown)
         for step, usage in zip(workflow.steps, estimate.steps, strict=True)
     ]
     sampler = again and again.find_worker(context.pool, workflow.steps[-1].worker)
     if sampler is not None:
         costs.append(usage_cost(estimate.samples, sampler.price or unknown))
-    return sum(costs, spent).usd
+    return sum(costs, ZERO_COST).usd
+
+
+def _charged_parts(context: RunContext) -> Iterator[Draft | Reply | Failure]:
+    """Yield the drafts, replies and failed attempts of the run so far."""
+    for round_ in context.recorder.rounds:
+        yield from round_.conductor_drafts
+        for step in round_.steps:
+            yield step.result
+            yield from (attempt.failure for attempt in step.attempts)
+
+
+def _assumed_cost(part: Draft | Reply | Failure, unknown: Price) -> Cost:
+    """Return the cost of a part of the run, at the price `unknown` where it has no price."""
+    if not part.cost.unpriced_calls:
+        return part.cost
+    return part.cost + usage_cost(part.usage, unknown)
 
 
 def _expected_samples(context: RunContext, workflow: Workflow) -> SampleSetting | None:

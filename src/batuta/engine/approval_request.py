@@ -41,7 +41,7 @@ class ApprovalRequest:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the plan with its run and round, which an approval must quote."""
+        """The SHA-256, in hexadecimal, of the plan, run and round; an approval must quote it."""
         steps = [
             [step.worker, step.subtask, list(step.access), step.previous]
             for step in self.workflow.steps
@@ -72,6 +72,8 @@ Approver = Callable[[ApprovalRequest], Awaitable[ApprovalVerdict]]
 def read_steps(text: str) -> Workflow:
     """Parse edited steps, in the form that `batuta.core.workflow.steps_json` returns.
 
+    All fields of a step but its worker may be left out.
+
     Raises:
         ValueError: the text is not a valid plan; the message says why.
     """
@@ -92,13 +94,17 @@ def _read_step(row: object) -> Step:
     access, previous = given.get("access", []), given.get("previous", False)
     known = given.keys() <= {"worker", "subtask", "access", "previous"}
     if not known or not isinstance(worker, str) or not isinstance(subtask, str):
-        raise ValueError("a step needs a worker, and may have a subtask, access and previous")
+        raise ValueError(
+            "a step needs a worker, and may have a subtask, access and previous, but nothing else"
+        )
     indices = cast("list[Any]", access if isinstance(access, list) else [None])
     if any(type(index) is not int for index in indices):
         raise ValueError("access must be a list of the indices of earlier steps, from 0")
+    if not isinstance(previous, bool):
+        raise ValueError("previous must be true or false")  # noqa: TRY004 - bad JSON
     return Step(
         subtask=subtask,
         worker=WorkerId(worker),
         access=tuple(indices),
-        previous=previous is True,
+        previous=previous,
     )

@@ -1,4 +1,4 @@
-"""The money and tokens of a run: spent, reserved for calls in flight, and remaining.
+"""The tokens and dollars that a run has spent, and the dollars reserved for calls in flight.
 
 The maximum cost of a call is reserved before the call: from the run's own limit in dollars and, if
 the run also spends a key's or tenant's budget, from that budget (`Funds`). So no call that keeps to
@@ -53,9 +53,10 @@ class Hold:
     """A reservation for one call."""
 
     request: Request
-    """The request to send, with its output capped if dollars are limited."""
+    """The request to send; its output is capped if dollars are limited and the call is not free."""
     usd: Decimal = ZERO_USD
-    """Reserved dollars; 0 if dollars are not limited, or once the reservation was released."""
+    """Reserved dollars; 0 if dollars are not limited, if the call is free, or once the reservation
+    was released or joined to another."""
 
 
 class Budget:
@@ -74,6 +75,7 @@ class Budget:
         self._unfunded = ZERO_USD
         """The part of `_held` that `funds` has not granted yet; those calls are not sent yet."""
         self._holds = 0
+        """Number of reservations in `_held`."""
         self._usd = None if limits.usd is None else Decimal(str(limits.usd))
         self._funds_lock: anyio.Lock | None = None
         """Serializes requests to `funds`; created on first use."""
@@ -101,8 +103,10 @@ class Budget:
     ) -> Hold:
         """Reserve the call's maximum cost; `charge` or `release` must follow.
 
-        A call that does not fit waits for the calls in flight. If there are none, or `waits` is
-        False, its output cap is lowered, down to `core.cost_bound.MIN_OUTPUT_TOKENS`.
+        A call that exceeds the run's limit waits for the calls in flight. If there are none, or
+        `waits` is False, its output cap is lowered, down to `core.cost_bound.MIN_OUTPUT_TOKENS`. If
+        `funds` grants too little, the cap is lowered at once, and the call waits only if even the
+        lowest cap costs too much.
 
         Args:
             request: the request to be sent.
@@ -111,7 +115,7 @@ class Budget:
             waits: whether to wait for calls in flight.
 
         Raises:
-            LimitReachedError: the remaining tokens or dollars do not suffice.
+            LimitReachedError: the tokens are used up, or the remaining dollars do not suffice.
         """
         self.check()
         if self._usd is None and self.funds is None:
@@ -154,7 +158,7 @@ class Budget:
         self._spent += at_most if usage.estimated else usd
         if hold is not None:
             self.release(hold)
-        self._count()
+        self._report_to_funds()
 
     def release(self, hold: Hold) -> None:
         """Release the call's reservation, and let waiting calls try again."""
@@ -162,7 +166,7 @@ class Budget:
             self._cancel_hold(hold)
             self._released += 1
             self._notify_waiters()
-            self._count()
+            self._report_to_funds()
 
     def join_holds(self, hold: Hold, other: Hold) -> None:
         """Merge `other` into `hold`; `other` is empty afterwards."""
@@ -180,7 +184,7 @@ class Budget:
             hold.usd = usd
             self._released += 1
             self._notify_waiters()
-            self._count()
+            self._report_to_funds()
 
     def check(self) -> None:
         """Check that a further call may be made.
@@ -221,10 +225,10 @@ class Budget:
             raise
         finally:
             self._unfunded -= unfunded
-            self._count()
+            self._report_to_funds()
         return hold
 
-    def _count(self) -> None:
+    def _report_to_funds(self) -> None:
         if self.funds is not None:
             self.funds.count(self._billed + self._held - self._unfunded)
 
@@ -278,5 +282,6 @@ class Budget:
         usd = bound.min_usd
         # Rounded up, so that raising the limit by the named amount suffices.
         usd = usd.quantize(Decimal(1).scaleb(min(usd.adjusted() - 1, -2)), ROUND_UP)
-        spent = f"{format_usd(self.usd)}, and the next call may cost {format_usd(usd)},"
+        held = f", {format_usd(self._held)} more are reserved" if self._held else ""
+        spent = f"{format_usd(self.usd)}{held}, and the next call may cost {format_usd(usd)},"
         return LimitReachedError("usd", spent, format_usd(self._usd or 0))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from math import exp, log, log1p
 
 from batuta.core import (
+    Failure,
     Finish,
     Outcome,
     Plan,
@@ -38,7 +39,7 @@ SIGNALS = (
     "replaced",
     "logprob",
 )
-"""The signals' names, in the order of the weights."""
+"""The signals' names; the fit relies on the order of the first two."""
 SAMPLES = "samples"
 """The signal that is the share of samples agreeing with the answer."""
 JUDGED = {
@@ -48,7 +49,7 @@ JUDGED = {
     Outcome.LIMITED,
     Outcome.UNSURE,
 }
-"""Outcomes of runs with an answer that can have a probability."""
+"""Outcomes of runs whose answer, if there is one, can have a probability."""
 _ACCURACY_MARGIN = 0.02
 """Accuracies are kept at least this far from 0 and from 1, where log-odds are infinite."""
 _EDGES = " \t\n.,;:$*`'\"()[]{}\\"
@@ -116,13 +117,13 @@ class ConfidenceModel:
     samples: SampleSetting | None = None
     """None: no answers are sampled."""
     collects: bool = False
-    """True while data is collected for a fit, so that every answer is sampled."""
+    """True while data is collected for a fit: answers are sampled without a calibration too."""
 
     def find_samples(self, conductor: str, writer: WorkerId) -> SampleSetting | None:
         """Return the samples to take of an answer that the worker `writer` wrote.
 
-        Return None if no samples are set, or if no calibration would use them; while data is
-        collected, every answer is sampled.
+        Return None if no samples are set, or if no calibration would use them and no data is
+        collected.
         """
         if self.samples is None or self.collects:
             return self.samples
@@ -131,7 +132,7 @@ class ConfidenceModel:
         return self.samples if uses else None
 
     def expected_samples(self, conductor: str, workflow: Workflow) -> SampleSetting | None:
-        """Return the samples that are likely to be taken after that workflow."""
+        """Return the samples that are likely to be taken after that workflow; None if none are."""
         return self.find_samples(conductor, workflow.steps[-1].worker)
 
     def of_answer(self, conductor: str, rounds: Sequence[Round], reply: Reply) -> float | None:
@@ -156,14 +157,24 @@ class ConfidenceModel:
 
 
 def find_step(rounds: Sequence[Round], reply: Reply) -> StepRun | None:
-    """Return the step that gave the reply, not counting samples and checks; None if none did."""
+    """Return the step that gave the reply, not counting samples and checks; None if none did.
+
+    Pictures are not compared: the answer may have those of other steps.
+    """
     answering = (round_ for round_ in reversed(rounds) if not round_.is_aside)
     steps = (step for round_ in answering for step in round_.steps)
-    return next((step for step in steps if step.result == reply), None)
+    return next((step for step in steps if _is_same_reply(step.result, reply)), None)
+
+
+def _is_same_reply(result: Reply | Failure, reply: Reply) -> bool:
+    """Return True if the result is the reply, apart from its pictures."""
+    if result is reply:
+        return True
+    return isinstance(result, Reply) and replace(result, images=reply.images) == reply
 
 
 def find_sample_round(rounds: Sequence[Round]) -> Round | None:
-    """Return the round of samples; None if no samples were taken."""
+    """Return the newest round of samples; None if no samples were taken."""
     for round_ in reversed(rounds):
         if isinstance(round_.decision, Plan) and round_.decision.purpose == "samples":
             return round_
@@ -175,7 +186,7 @@ def share_of_samples(
 ) -> float | None:
     """Return the share of the samples that state the same answer as the reply.
 
-    Return None if the reply states no answer, or if any of the samples is missing.
+    Return None if `answer_form` finds no answer in the reply, or if any of the samples is missing.
     """
     own, taken = answer_form(reply.text), find_sample_round(rounds)
     if not own or taken is None:
@@ -194,7 +205,7 @@ def share_of_samples(
 def answer_signals(
     rounds: Sequence[Round], step: StepRun, reply: Reply, share: float
 ) -> dict[str, float]:
-    """Return all signals of an answer, except the samples', by a worker with accuracy `share`."""
+    """Return the signals of an answer but not of its samples; `share` is its worker's accuracy."""
     return {**run_signals(rounds, step, reply), "worker": worker_signal(share)}
 
 
@@ -232,14 +243,14 @@ def run_signals(rounds: Sequence[Round], step: StepRun, reply: Reply) -> dict[st
 
 
 def _texts_read(rounds: Sequence[Round], step: StepRun) -> list[str]:
-    """Return the texts of the replies that the step read; none for the whole question."""
+    """Return the texts of the replies that the step read; empty if it was the whole question."""
     number = next(number for number, round_ in enumerate(rounds) if step in round_.steps)
     own = rounds[number]
-    plan = own.workflow.steps[step.index] if own.workflow and not step.as_fallback else None
-    if plan is None:
+    planned = own.workflow.steps[step.index] if own.workflow and not step.as_fallback else None
+    if planned is None:
         return []
-    earlier = rounds[number - 1].steps if plan.previous and number else ()
-    indices = range(step.index) if plan.previous else plan.access
+    earlier = rounds[number - 1].steps if planned.previous and number else ()
+    indices = range(step.index) if planned.previous else planned.access
     read = [*earlier, *(other for index in indices if (other := own.step(index)))]
     return [other.result.text for other in read if isinstance(other.result, Reply)]
 
@@ -249,8 +260,8 @@ def answer_form(text: str) -> str:
 
     Return an empty text if no answer is stated, or one longer than `_MAX_COMPARED` characters.
     """
-    found = "".join((final_answer(text) or "").casefold().split()).strip(_EDGES)
-    return found if len(found) <= _MAX_COMPARED else ""
+    form = "".join((final_answer(text) or "").casefold().split()).strip(_EDGES)
+    return form if len(form) <= _MAX_COMPARED else ""
 
 
 def state_confidence(
@@ -263,7 +274,8 @@ def state_confidence(
 ) -> RunFinished:
     """Return the end of a run with the probability that its answer is correct.
 
-    An end without an answer, or with tool calls, is returned unchanged.
+    An end without an answer, with tool calls, or with an outcome outside `JUDGED` is returned
+    unchanged.
 
     Args:
         ended: the run's end without a probability.

@@ -50,8 +50,9 @@ class TimeoutPolicy:
     """How long a step may keep a run waiting before another worker is asked."""
 
     step_seconds: float | None = None
-    """Seconds after which a call is cancelled for a substitute. The last candidate has no limit,
-    nor has a call of which the client has already received text."""
+    """Seconds after which a call is cancelled for a substitute. There is no limit for the last
+    candidate, for a call of which the client has already received text, and for the last step if
+    `hedge_seconds` is set."""
     hedge_seconds: float | None = None
     """Seconds without text from the last step's worker after which a second worker is called in
     parallel; the faster one answers."""
@@ -79,22 +80,25 @@ class RunSettings:
 
     fallback: bool = True
     """If True, the best single worker answers when there is no valid workflow, a substitute is
-    asked when a worker fails, and an earlier round's answer is returned when the last step fails.
-    Training turns it off: a policy learns from the workflow that it wrote."""
+    asked when a worker fails, and an earlier round's answer is returned when the last step fails
+    (after a limit it always is). Training turns it off: a policy learns from the workflow that it
+    wrote."""
     retry_whole_question: bool = True
-    """If True (with `fallback`), a worker is asked the whole question when the last step fails
+    """If True (with `fallback`), a worker may be asked the whole question when the last step fails
     and no earlier round has an answer. Methods that choose among replies turn it off, since their
     last step need not be an answer."""
     resamples: int = DEFAULT_RESAMPLES
-    """Times a malformed draft is sampled again before the best single worker answers."""
+    """How often, at most, a malformed draft is sampled again before the best single worker
+    answers."""
     timeouts: TimeoutPolicy = NO_TIMEOUT
     """Time limits of a step, after which another worker is asked."""
     guardrails: Guardrails = NO_GUARDRAILS
     """Checks of the question, of the replies between workers and of the answer."""
     live: bool = False
-    """If True, the client receives the text of the last round's last step as it is written. Once
-    that step has begun to write it is neither retried nor replaced: if it fails, or its reply
-    lacks the requested format, the run has no answer."""
+    """If True, the client receives the text of the last allowed round's last step as it is written,
+    unless the answer must be checked as a whole. Once the client has received text, the step is
+    neither retried nor replaced: if it fails, or its reply lacks the requested format, the run has
+    no answer."""
     dry_run: bool = False
     """True if the run ends after planning, with an estimate, and calls no worker."""
     plan_rules: PlanRules = NO_RULES
@@ -106,8 +110,9 @@ class RunSettings:
     approvals: tuple[ApprovalRule, ...] = ()
     """Rules that select the plans that a person must approve before they are run."""
     min_confidence: float | None = None
-    """Minimum probability that the answer is correct; None: no minimum. Below it one more worker is
-    asked (with `fallback`); if it is still too low, or unknown, the outcome is `unsure`."""
+    """Minimum probability that the answer is correct, by the model `confidence`; None: no minimum.
+    If the probability is lower or unknown, one more worker is asked (with `fallback`); if it still
+    is, the outcome is `unsure`."""
 
 
 class Recorder:
@@ -171,7 +176,7 @@ class Recorder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHooks:
-    """The recorder and listeners of a single run."""
+    """The id, budget and listeners of a single run."""
 
     run_id: RunId | None = None
     """The run's id; None: a new one is made."""
@@ -180,8 +185,8 @@ class RunHooks:
     parent: RunId | None = None
     """The earlier run that this run replays, or whose answer it repeats."""
     emit: EventHandler | None = None
-    """Receives every event as it happens and is awaited before the run continues. If set, workers
-    are asked to stream."""
+    """Receives the events as they happen (those of cancelled calls at the end), and is awaited
+    before the run continues. If set, workers are asked to stream."""
     recorder: Recorder | None = None
     """Collects the events; pass a recorder to have the run even if `conduct` is cancelled."""
     funds: Funds | None = None
@@ -213,14 +218,14 @@ class RunContext:
     approve: Approver | None = None
     """Waits for a person's verdict on a plan."""
     deadline: CancelScope | None = None
-    """Ends the run at its time limit; suspended while the run waits for a person."""
+    """Ends the run at its time limit; suspended while a person is asked. None: no limit."""
     rules: PlanRules = NO_RULES
     """The rules for plans that hold for this question."""
     asks_whole: bool = False
     """True if each step answers the question itself, as samples do; else only the last step."""
     started_at: float = field(default_factory=perf_counter)
     limit: LimitReachedError | None = None
-    """The limit that forbade a call, if one did."""
+    """The limit that forbade or interrupted a call, if one did."""
     exposed_failure: Failure | None = None
     """The failure of a last step whose text the client has already received in part."""
     deferred_events: list[Event] = field(default_factory=list[Event])
@@ -239,7 +244,7 @@ class RunContext:
 
     @property
     def round_offset(self) -> int:
-        """Number of rounds that earlier runs finished, and so the number of this run's first."""
+        """Number of rounds that earlier runs finished; this run's first round has that number."""
         return len(self.resumed.rounds) - 1 if self.resumed else 0
 
     @property
@@ -249,7 +254,7 @@ class RunContext:
 
     @property
     def is_live(self) -> bool:
-        """True if the client receives the text of the last round's last step as it is written.
+        """True if the client receives the last allowed round's last step as it is written.
 
         An answer that must be checked as a whole is not shown before it is checked.
         """
@@ -275,7 +280,7 @@ class RunContext:
         return frozenset(self.resumed.runs) if self.resumed else frozenset()
 
     def earlier_steps(self, number: int) -> dict[int, StepRun]:
-        """Return the steps of this run's round `number` that earlier runs have executed."""
+        """Return, by index, the steps of this run's round `number` that earlier runs executed."""
         if self.resumed is None or number:
             return {}
         return {step.index: step for step in self.resumed.rounds[-1].steps}

@@ -1,6 +1,7 @@
 """Runs one workflow: each step starts as soon as the steps it reads have ended.
 
-A step is run by its worker, then by its substitutes, until a reply can be used.
+A step is given to its worker, then to substitutes and, if it is the last, to fallback workers,
+until one of them gives a usable reply.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ from batuta.schemas import SchemaTimeoutError, strip_code_fence
 
 
 async def execute_workflow(context: RunContext, workflow: Workflow, number: int) -> None:
-    """Execute `workflow` as this run's round `number`, with a `StepFinished` event for each step.
+    """Execute `workflow` as this run's round `number`.
 
     A step that fails ends like any other, and the steps that read it are executed. A step that
     calls the client's tools blocks the steps that read it. If an earlier run began the workflow,
-    finished steps are not executed again, and a waiting step is executed once its tool results are
-    in the question.
+    steps that have ended with a reply are not executed again; a step that waits is, once the
+    question contains one of its tool results.
     """
     done, held = _resumed_steps(context, number)
     if workflow.depth == len(workflow):  # a chain: nothing to run at the same time
@@ -72,7 +73,7 @@ async def execute_workflow(context: RunContext, workflow: Workflow, number: int)
 
 
 def _resumed_steps(context: RunContext, number: int) -> tuple[set[int], set[int]]:
-    """Return the steps that earlier runs finished, and the steps still waiting for tool results."""
+    """Return the indices of the steps that earlier runs finished, and of those that still wait."""
     before = context.earlier_steps(number)
     done = {index for index, step in before.items() if not step.pending_calls}
     held = {i for i, step in before.items() if i not in done and not context.has_results(step)}
@@ -97,7 +98,7 @@ def _newly_ready_steps(missing: list[set[int]], ended: int) -> list[int]:
 
 
 FORMAT_UNCHECKED = "schema_too_slow"
-"""Code of a reply whose format cannot be checked; no repair or other worker could help."""
+"""Code of the failure that a reply's format cannot be checked; a repair could not help."""
 
 
 class StepExecution(StepState):
@@ -134,7 +135,7 @@ class StepExecution(StepState):
         )
 
     def _record_cancellation(self) -> None:
-        """Record the estimated cost of the cancelled calls; the event is published later."""
+        """Record the known or estimated cost of the cancelled calls; publish the event later."""
         result = Failure(code="cancelled", message="the call was cancelled")
         for call in self.calls:
             if result.usage.calls:
@@ -150,7 +151,8 @@ class StepExecution(StepState):
     async def _first_usable_reply(self) -> Reply | Failure:
         """Return the first usable reply of the worker, its substitutes or the fallback workers.
 
-        If there is none, return the last failure.
+        If there is none, return the last failure. A reply without output, of a program or tool, is
+        returned unless the whole question must be asked.
         """
         result = await self._try_workers(self.context.pool[self.worker])
         failure = result if isinstance(result, Failure) else _missing_output(result)
@@ -228,12 +230,15 @@ class StepExecution(StepState):
         return await first.run(timeouts.step_seconds if others else None)
 
     async def _check_format(self, reply: Reply) -> Reply | Failure:
-        """Return the answer in the requested format, repaired once if necessary."""
+        """Return the answer in the requested format, repaired once if necessary, or a failure.
+
+        A step that does not answer, and a question without a format, need no check.
+        """
         required = self.context.question.response_format
         if not self.last or required is None:
             return reply
-        form = ResponseFormatChecker(required)
-        checked = await self._check_shown(form, reply)
+        checker = ResponseFormatChecker(required)
+        checked = await self._check_once(checker, reply)
         if isinstance(checked, Reply) or checked.code == FORMAT_UNCHECKED or self.has_shown_text:
             return checked
         await self.record_attempt(checked, self.worker)
@@ -245,30 +250,30 @@ class StepExecution(StepState):
             return Failure(code="limit", message=str(error))
         self.request = hold.request
         again = await WorkerCall(self, worker, hold).run(None)
-        return again if isinstance(again, Failure) else await self._check_shown(form, again)
+        return again if isinstance(again, Failure) else await self._check_once(checker, again)
 
-    async def _check_shown(self, form: ResponseFormatChecker, reply: Reply) -> Reply | Failure:
+    async def _check_once(self, checker: ResponseFormatChecker, reply: Reply) -> Reply | Failure:
         """Return the reply if it has the requested format, else a failure.
 
         The failure ends the run if the client has already received part of the text.
         """
-        checked = await _check_reply_format(form, reply, self.worker)
+        checked = await _check_reply_format(checker, reply, self.worker)
         if isinstance(checked, Failure) and self.has_shown_text:
             self.context.exposed_failure = checked
         return checked
 
 
 async def _check_reply_format(
-    form: ResponseFormatChecker, reply: Reply, worker: WorkerId
+    checker: ResponseFormatChecker, reply: Reply, worker: WorkerId
 ) -> Reply | Failure:
     """Return the reply, without a code block around it, if it has the requested format.
 
-    A truncated reply and one with tool calls are returned unchecked. Every alternative must have
-    the format too.
+    Otherwise return a failure. A truncated reply and one with tool calls are returned unchecked.
+    Every alternative must have the format too.
     """
     alternatives: list[Reply] = []
     for other in reply.alternatives:
-        checked = await _check_reply_format(form, other, worker)
+        checked = await _check_reply_format(checker, other, worker)
         if isinstance(checked, Failure):
             return replace(checked, usage=reply.usage, cost=reply.cost)
         alternatives.append(checked)
@@ -277,7 +282,7 @@ async def _check_reply_format(
         return reply
     text = strip_code_fence(reply.text)
     try:
-        fault = await form.find_fault(text)
+        fault = await checker.find_fault(text)
     except SchemaTimeoutError as error:
         message = f"the format of {worker}'s answer could not be checked: {error}"
         return Failure(code=FORMAT_UNCHECKED, message=message, usage=reply.usage, cost=reply.cost)
@@ -301,8 +306,8 @@ def _missing_output(reply: Reply) -> Failure | None:
 class Hedge:
     """A call, and a second call in parallel if the first sends no text for `delay` seconds.
 
-    If the answer is shown as it is written, the first call to emit text wins and the other one is
-    cancelled; otherwise the first complete reply wins. The loser's cost is recorded.
+    If the answer is shown as it is written, the first call to send a fragment wins and the other
+    one is cancelled; otherwise the first complete reply wins. The loser's cost is recorded.
     """
 
     def __init__(
@@ -317,6 +322,7 @@ class Hedge:
         self.winner: WorkerCall | None = None
         self.results: dict[WorkerCall, Reply | Failure] = {}
         self.ended = anyio.Event()
+        """Set when one of the calls has ended."""
         self._add_call(first)
 
     def may_emit(self, call: WorkerCall) -> bool:
@@ -328,9 +334,9 @@ class Hedge:
         return self.speaker is call
 
     async def run(self) -> Reply | Failure:
-        """Return the first usable reply; else a failure.
+        """Return the first reply.
 
-        It is the failure of the call that was streamed first, or else of the first call.
+        Without any, return the failure of the call that was streamed or, if none was, of the first.
         """
         first = self.calls[0]
         async with anyio.create_task_group() as tasks:
@@ -361,7 +367,7 @@ class Hedge:
     async def _start_second_call(self) -> WorkerCall | None:
         """Return a call of the best other worker; None if the budget does not cover both calls.
 
-        Also None if the first worker replies while the second call is being reserved.
+        Also None if the first call sends text or ends while the second is being reserved.
         """
         worker, budget = self.others[0], self.step.context.budget
         request = self.step.build_request(worker)

@@ -22,16 +22,16 @@ from batuta.usage import ZERO_COST
 
 
 def final_reply(round_: Round) -> Reply | None:
-    """Return the reply of the round's last step, which may be empty; None if it failed.
+    """Return the reply of the round's last step, which may be empty; None if there is none.
 
-    Only the last step is asked for the complete answer: no other step's reply is ever an answer.
+    Only the last step is asked for the complete answer.
     """
     last = last_step(round_)
     return last.result if last and isinstance(last.result, Reply) else None
 
 
 def last_step(round_: Round) -> StepRun | None:
-    """Return the round's last step, if it was run."""
+    """Return the round's last step; None if it was not run."""
     return round_.step(len(round_.workflow) - 1) if round_.workflow else None
 
 
@@ -93,11 +93,12 @@ def finalize_run(
         rounds: all rounds of the run.
         seconds: how long the run took.
         limit: the limit that forbade or interrupted a call; None if none did.
-        capped: whether the last allowed round was run, so that the conductor could not judge its
-            answer.
+        capped: whether the last of several allowed rounds was run, so that the conductor could not
+            judge its answer.
         exposed: the failure of a last step of which the client has received text; None if there
             was no such failure.
-        fallback: whether an earlier round's answer may be returned if the last round has none.
+        fallback: whether an earlier round's answer may be returned if the last round has none;
+            with `limit` it may be in any case.
         parallel: whether tool calls of several steps may be returned together.
     """
     if len(rounds) > 1:
@@ -113,9 +114,9 @@ def finalize_run(
             seconds=seconds,
         )
     waiting = rounds[-1].waiting_steps if rounds else ()
-    if waiting and (asked := tool_call_reply(waiting, parallel=parallel)):
+    if waiting and (calls := tool_call_reply(waiting, parallel=parallel)):
         return RunFinished(
-            outcome=Outcome.WAITING, answer=asked.text or None, reply=asked, seconds=seconds
+            outcome=Outcome.WAITING, answer=calls.text or None, reply=calls, seconds=seconds
         )
     answered = [round_ for round_ in rounds if round_.workflow is not None]
     reply = final_reply(answered[-1]) if answered else None
@@ -127,14 +128,18 @@ def finalize_run(
     name = limit.limit if limit else "rounds" if capped else None
     if name is None and _is_truncated_by_budget(answered[-1]):
         name = "usd"
-    reply = _with_pictures(reply, answered[-1])
+    answering = next(each for each in reversed(rounds) if final_reply(each) is reply)
+    reply = _with_pictures(reply, answering)
     return RunFinished(
         outcome=outcome, answer=reply_text(reply), reply=reply, limit=name, seconds=seconds
     )
 
 
 def _with_pictures(reply: Reply, round_: Round) -> Reply:
-    """Return the answer with the pictures of the round's steps, if it has none itself."""
+    """Return the answer with the pictures of the round's steps.
+
+    An answer with own pictures or tool calls is returned unchanged.
+    """
     if reply.images or reply.tool_calls:
         return reply
     results = [step.result for step in sorted(round_.steps, key=lambda step: step.index)]
@@ -180,5 +185,5 @@ def _failure_cause(rounds: Sequence[Round]) -> tuple[str, str]:
         if isinstance(round_.decision, MalformedPlan):
             return f"no workflow: {round_.decision.reason}", "malformed_plan"
     if rounds and isinstance(rounds[-1].decision, AcceptedAnswer):
-        return "the conductor accepted an answer that does not exist", "malformed_plan"
+        return "the conductor accepted the answer of a round that has none", "malformed_plan"
     return "no worker gave an answer", "empty_reply"

@@ -34,7 +34,8 @@ from batuta.language.grounding import (
 )
 
 NOT_GROUNDED = "not_grounded"
-"""The error code of an answer that its sources do not support."""
+"""The error code of an answer that is refused: its sources do not support it, or it could not be
+checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,10 @@ class _Checked:
     """Indices of the unsupported statements, counted over the reply and all alternatives."""
 
     def marked(self, reply: Reply) -> Reply:
-        """Return the reply with its unsupported statements marked."""
+        """Return the reply with its unsupported statements marked.
+
+        A reply with marks has no log probabilities, since they belong to the text without marks.
+        """
         if not self.unsupported:
             return reply
         choices: list[Reply] = []
@@ -68,9 +72,13 @@ class GroundingCheck:
         self._ended: RunFinished | None = None
         """The run's end by the check so far; None before a check."""
         self._acts: tuple[GuardrailTriggered, ...] = ()
+        """The policy's actions, published at the end of the run."""
 
     async def check(self, ended: RunFinished) -> None:
         """Check the answer, and let the worker that wrote it repair it if the policy says so.
+
+        An end without an answer or with tool calls is not checked. One of several choices is not
+        repaired.
 
         Args:
             ended: how the run ends without the check.
@@ -109,7 +117,7 @@ class GroundingCheck:
         return replace(self._ended, confidence=confidence, seconds=self.context.elapsed())
 
     def keeps(self, ended: RunFinished) -> bool:
-        """Return True unless the check refused or replaced the answer of `ended`."""
+        """Return False if the check refused the answer, or a repair changed its confidence."""
         kept = self._ended
         return kept is None or (kept.reply is not None and kept.confidence == ended.confidence)
 
@@ -158,7 +166,11 @@ class GroundingCheck:
         return replace(ended, reply=reply, answer=text, confidence=None, outcome=outcome)
 
     async def _ask(self, reply: Reply) -> _Checked | None:
-        """Return the checking worker's verdict; None if the worker gave no usable verdict."""
+        """Return the reply's statements with the verdict of the checking worker.
+
+        Return None if a plan rule hides the question from the worker, or if the worker gives no
+        usable verdict. A reply without text is not checked.
+        """
         context, worker = self.context, self.policy.worker
         statements = tuple(split_statements(choice.text) for choice in reply.choices)
         flat = [text for each in statements for text in each]
@@ -166,8 +178,8 @@ class GroundingCheck:
             return _Checked(statements, ())
         if worker.id not in context.clients:
             return None  # a plan rule forbids that this worker sees the question
-        rounds = (round_ for round_ in context.rounds if not round_.is_aside)
-        steps = (step for round_ in rounds for step in round_.steps)
+        answering = (each for each in context.rounds if not each.is_aside)
+        steps = (step for each in answering for step in each.steps)
         sources = find_sources(context.question, steps, context.pool, reply)
         messages = context.question.messages
         attached = tuple(part for message in messages for part in message.attachments)
@@ -182,32 +194,33 @@ class GroundingCheck:
             purpose="check",
         )
         unchecked = replace(inner, settings=replace(inner.settings, guardrails=NO_GUARDRAILS))
-        ended = await run_extra_round(context, plan, inner=unchecked, gated=False)
-        outcome = None if ended is None else final_reply(ended)
-        if outcome is None or outcome.finish in TRUNCATED_FINISHES:
+        round_ = await run_extra_round(context, plan, inner=unchecked, gated=False)
+        verdict = None if round_ is None else final_reply(round_)
+        if verdict is None or verdict.finish in TRUNCATED_FINISHES:
             return None  # a truncated verdict is useless, and its format was not checked
         return _Checked(
-            statements, tuple(find_unsupported(outcome.text, flat, sources, len(attached)))
+            statements, tuple(find_unsupported(verdict.text, flat, sources, len(attached)))
         )
 
     async def _repair(self, reply: Reply, checked: _Checked) -> Reply | None:
         """Ask the worker that wrote the answer to repair it; return the repaired answer.
 
-        Return None if no repair is needed, or if the worker gives no text.
+        Return None if no repair is needed, if that worker is not in the pool, if a required
+        approval is not given, or if the worker gives no text.
         """
         context = self.context
         answering = find_step(context.rounds, reply)
         if not checked.unsupported or answering is None or answering.worker not in context.pool:
             return None
-        asked = context.question
-        turns = (
+        given = context.question
+        added = (
             assistant_message(reply.text),
             user_message(repair_prompt(checked.statements[0], checked.unsupported)),
         )
         question = replace(
-            asked,
-            messages=(*asked.messages, *turns),
-            tool_choice="none" if asked.tools else asked.tool_choice,
+            given,
+            messages=(*given.messages, *added),
+            tool_choice="none" if given.tools else given.tool_choice,
         )
         again = await run_single_step(
             context,

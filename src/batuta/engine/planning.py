@@ -1,7 +1,8 @@
 """Charges drafts to the budget, and checks plans against the Conductor protocol and the plan rules.
 
-A plan that breaks a rule is sent back to the conductor once, then repaired or refused. If the
-budget covers no draft, `find_affordable` finds a worker that can answer alone.
+A plan that breaks a rule is sent back once to the model that wrote it, if a model did, and is then
+repaired or refused. If the budget covers no draft, `find_affordable` finds a worker that can answer
+alone.
 """
 
 from __future__ import annotations
@@ -120,8 +121,8 @@ def check_decision(decision: Decision, context: PlanningContext) -> Decision:
 async def find_affordable(context: RunContext) -> WorkerId | None:
     """Return the best worker that the budget allows to answer the whole question.
 
-    If there is none, return None and store the limit error of the cheapest worker in
-    `context.limit`.
+    If there is none, return None and store in `context.limit` the error of the worker that needs
+    the fewest dollars.
     """
     refused: list[tuple[Decimal, LimitReachedError]] = []
     for worker in able_workers(context.question, list(context.pool.ranked())):
@@ -141,7 +142,7 @@ async def find_affordable(context: RunContext) -> WorkerId | None:
 RULE_BROKEN = "plan_rule"
 """The error code of a run that a plan rule refused."""
 PLAN = "plan"
-"""The stage at which plan rules act, in the record of a run."""
+"""The stage at which plan rules and approval rules act, in the record of a run."""
 
 
 def restrict_workers(
@@ -199,13 +200,13 @@ class PlanCheck:
     async def send_back(self, plan: Plan) -> MalformedPlan | None:
         """Return the plan as a rejected draft if it breaks a rule and can be rewritten.
 
-        Return None if the plan breaks no rule, if a plan of this round was sent back before, or if
-        no model wrote the plan.
+        Return None if the plan breaks no rule, if a plan of this round was sent back before, if no
+        model wrote the plan, or if the plan names a worker that is hidden from the conductor.
         """
         if self.objection is not None or not plan.draft.text:
             return None
         if any(step.worker not in self.context.pool for step in plan.workflow.steps):
-            return None  # a forbidden worker, which is hidden from the conductor: `settle` acts
+            return None  # a forbidden worker: `settle` acts
         rule = self.rules.find_broken(plan.workflow, workers_before(self.context.rounds))
         if rule is None:
             return None
@@ -216,9 +217,10 @@ class PlanCheck:
         return MalformedPlan(draft=plan.draft, reason=f"the rule {rule.name}: {reason}")
 
     async def settle(self, round_: Round, workflow: Workflow) -> Round:
-        """Return the round with its workflow, repaired if it breaks a rule.
+        """Return the round; its workflow is repaired if it breaks a rule.
 
-        If it cannot be repaired, return the round without a workflow and store the refusal.
+        If it cannot be repaired, return the round as malformed, without a workflow, and store the
+        refusal.
         """
         context = self.context
         before = workers_before(context.rounds)

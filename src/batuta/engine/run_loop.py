@@ -90,7 +90,7 @@ async def conduct(
 ) -> Run:
     """Answer `question` by a workflow that `conductor` writes over `pool`.
 
-    Never raises for a failed run: every run has an outcome and records what was spent.
+    A failed run is returned, not raised: it has an outcome and records what was spent.
 
     Args:
         question: what is asked.
@@ -101,13 +101,14 @@ async def conduct(
             counted after the call, so that the calls in flight may exceed the limit on tokens.
         seed: makes sampling repeatable where the workers honour seeds.
         resumed: the workflow to continue, now that the question contains the results of its
-            tool calls; it is not planned again.
+            tool calls; a new one is planned only if it breaks a plan rule.
         settings: how the run is executed: fallback, timeouts, guardrails and the like.
-        hooks: the run's id, recorder and event listener.
+        hooks: the run's id, budget and listeners.
 
     Raises:
-        anyio.get_cancelled_exc_class(): the caller cancelled. Every call in flight was cancelled
-            and the end recorded; publishing it may take `CANCEL_GRACE_SECONDS` at most.
+        anyio.get_cancelled_exc_class(): the caller cancelled. Every call in flight was cancelled.
+            If planning had begun, the end was recorded and published; publishing it takes at most
+            `CANCEL_GRACE_SECONDS`.
     """
     limits, recorder = limits or Limits(), hooks.recorder or Recorder()
     guardrails = settings.guardrails
@@ -244,6 +245,7 @@ class _RunLoop:
         self.settings = context.settings
         self.conductor = conductor
         self.rounds_exhausted = False
+        """Whether the last of several allowed rounds was run."""
         self.check: PlanCheck | None = None
         """The plan-rule check of the last round; None if there are no rules."""
         self.unapproved: RunFinished | None = None
@@ -252,7 +254,10 @@ class _RunLoop:
         self.grounding = GroundingCheck(context, policy) if policy is not None else None
 
     async def run(self) -> None:
-        """Run the rounds, then the confidence samples and the grounding check of their answer."""
+        """Run the rounds, then take samples of their answer, ask another worker and check sources.
+
+        Each of the three happens only if the settings require it.
+        """
         await self.run_rounds()
         if self.settings.min_confidence is not None:
             await self.sample_answer()
@@ -264,8 +269,9 @@ class _RunLoop:
     async def run_rounds(self) -> None:
         """Run rounds until there is nothing more to run, or no further round is allowed.
 
-        The rounds also end at a limit, at a plan that is not approved, when a step waits for the
-        client's tools, and when an answer that the client sees in part has failed.
+        The rounds also end at a limit, after the plan of a dry run, at a plan that is not approved,
+        when a step waits for the client's tools, and when an answer that the client sees in part
+        has failed.
         """
         context = self.context
         rounds = context.budget.limits.rounds
@@ -291,7 +297,7 @@ class _RunLoop:
         self.rounds_exhausted = rounds > 1
 
     async def sample_answer(self) -> None:
-        """Ask the question again if the confidence model uses samples of this answer."""
+        """Ask the question again if the confidence model uses or collects samples of the answer."""
         model = self.settings.confidence
         if model is None or model.samples is None or self.settings.dry_run:
             return
@@ -300,7 +306,7 @@ class _RunLoop:
             await take_samples(self.context, model, self.conductor.name, ended)
 
     async def ask_another(self) -> None:
-        """Ask one more worker the whole question if the answer's confidence is too low."""
+        """Ask one more worker the whole question if the confidence is too low or unknown."""
         context, settings = self.context, self.settings
         if settings.dry_run or not settings.fallback:
             return
@@ -316,7 +322,9 @@ class _RunLoop:
         if context.rules.find_broken(workflow, workers_before(rounds)) is not None:
             return
         # If this step is not approved, the present answer is kept.
-        await run_single_step(context, other, "the previous answer's confidence was too low")
+        await run_single_step(
+            context, other, "the previous answer's confidence was too low or unknown"
+        )
 
     async def check_grounds(self) -> None:
         """Check the answer against its sources if a policy requires it."""
@@ -324,7 +332,7 @@ class _RunLoop:
             await self.grounding.check(self.finalize_rounds())
 
     def _resumed_round(self) -> Round | None:
-        """Return the round that an earlier run began; that run was charged for its planning."""
+        """Return the round that an earlier run began and paid to plan; None if there is none."""
         if self.context.resumed is None:
             return None
         begun = self.context.resumed.rounds[-1]
@@ -408,8 +416,8 @@ class _RunLoop:
         """
         context = self.context
         reason = str(context.limit)
-        may = self.settings.fallback and not context.rounds
-        best = await find_affordable(context) if may else None
+        may_answer = self.settings.fallback and not context.rounds
+        best = await find_affordable(context) if may_answer else None
         if best is None:
             return self._drafts_only_round(drafts, start)
         reason = f"{reason}; {best} answers alone, the best worker that is affordable"
@@ -487,7 +495,8 @@ class _RunLoop:
     def _choose_workflow(self, decision: Decision) -> Workflow | None:
         """Return the plan's workflow, or one of the best worker alone; None: nothing is run.
 
-        Without a plan nothing is run if the last round has an answer or if fallback is off.
+        Without a plan nothing is run if the conductor accepts the answer, if the last round has
+        one, or if fallback is off.
         """
         if isinstance(decision, Plan):
             return decision.workflow

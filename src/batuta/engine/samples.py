@@ -18,7 +18,7 @@ from batuta.engine.side_calls import context_aside, run_extra_round
 from batuta.engine.step_prompt import lacked_tags
 
 SAMPLING_TEMPERATURE = 0.7
-"""Sampling temperature if neither the question nor the worker sets one above 0."""
+"""Temperature of samples if the question's, or else the worker's, is 0 or not set."""
 _MIN_SECONDS = 10.0
 _RUN_TIME_FACTOR = 2.0
 """Samples may take this many times as long as the run so far, and at least `_MIN_SECONDS`."""

@@ -1,4 +1,4 @@
-"""Extra rounds, which the conductor did not plan: samples, checks and repairs."""
+"""Extra rounds, which the conductor did not plan: samples, checks, repairs and second answers."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class SolverContext:
     settings: RunSettings = RunSettings()
     hooks: RunHooks = RunHooks()
     answer_cache: RunCache | None = None
-    """Caches the workers' replies; None: every call is made."""
+    """Shares runs of the same question between solvers; None: every call is made."""
     run_tests: RunTests | None = None
     """Runs an answer's program on the tests in its question; None: nothing is executed."""
 
@@ -129,15 +129,19 @@ async def run_conductor(
 
 
 def round_replies(run: Run, number: int = 0) -> dict[int, Reply]:
-    """Return a round's replies by step index, in order; failed steps are left out."""
+    """Return a round's replies by step index, in order; empty if there is no such round.
+
+    Failed steps are left out.
+    """
     steps = run.rounds[number].steps if number < len(run.rounds) else ()
-    found = {step.index: step.result for step in steps if isinstance(step.result, Reply)}
-    return dict(sorted(found.items()))
+    replies = {step.index: step.result for step in steps if isinstance(step.result, Reply)}
+    return dict(sorted(replies.items()))
 
 
 def with_final_reply(run: Run, reply: Reply | None) -> Run:
     """Return the run with `reply` as its answer; if that is None, without an answer.
 
+    With `reply` the run is answered, or declined as the reply says, unless a limit ended it.
     Without `reply` the run's own last reply is dropped, since it may be only a check; but a run
     that waits for tools, or that ended with the best worker's fallback answer, keeps its reply.
     """

@@ -65,9 +65,10 @@ _PROMPT_FAILURES = frozenset(
 )
 """Failure codes that depend on the prompt: the same worker may answer another prompt."""
 _EARLIER_TOOL_CHOICE = {None: None, "auto": "auto", "required": "auto"}
-"""Tool choice of the steps before the last, by the client's; a named tool is for the last step."""
+"""Tool choice of the steps before the last, by the client's choice; any other becomes `none`, since
+a named tool is for the last step."""
 _WHOLE_QUESTION_INDEX = 100
-"""Stands for a step in the seed of a whole question; no step has this index."""
+"""The index from which a whole question's seed is made; no step has this index."""
 
 
 def step_request(
@@ -154,7 +155,7 @@ def lacks_call(request: Request, reply: Reply) -> bool:
 
 
 def find_missing_field(request: Request, reply: Reply) -> str | None:
-    """Return which requested field the reply lacks, as a clause; None if it lacks none."""
+    """Return which requested field was not honoured, as a clause; None if all were."""
     requested, returned = request.sampling.choices or 1, len(reply.choices)
     if returned < requested:
         return f"does not support n: it returned {returned} of {requested} choices"
@@ -196,15 +197,15 @@ def _is_outage(failure: Failure | None) -> bool:
 
 def repair_request(request: Request, reply: Reply, fault: Failure) -> Request:
     """Return the request extended by the reply in the wrong format and what is wrong with it."""
-    turns = (
+    added = (
         assistant_message(reply.text),
         user_message(REPAIR_PROMPT.format(fault=fault.message.partition(": ")[2])),
     )
-    return replace(request, messages=(*request.messages, *turns))
+    return replace(request, messages=(*request.messages, *added))
 
 
 def find_context_overflow(request: Request, worker: Worker) -> Failure | None:
-    """Return a failure if the prompt clearly exceeds the worker's context window."""
+    """Return a failure if the prompt clearly exceeds the worker's context window; else None."""
     window = worker.context_window
     if window is None:
         return None
@@ -218,8 +219,9 @@ def find_context_overflow(request: Request, worker: Worker) -> Failure | None:
 def substitute_workers(
     context: RunContext, workflow: Workflow, index: int, worker_id: str
 ) -> list[Worker]:
-    """Return the workers that can replace `worker_id` in step `index`, best first, at most 2.
+    """Return the workers that can replace `worker_id` in step `index`, at most 2.
 
+    They are listed best first, but image models in pool order.
     They can see the attachments and call the tools, unless no other worker can. The workflow keeps
     the plan rules with any of them.
     """
@@ -238,7 +240,10 @@ def substitute_workers(
 
 
 def _find_candidates(context: RunContext, worker_id: str) -> tuple[Worker, ...]:
-    """Return the workers of the same kind: only an image model can replace an image model."""
+    """Return the candidates to replace a worker.
+
+    For an image model they are the image models, in pool order; else the ranked workers.
+    """
     pool = context.pool
     if worker_id in pool and IMAGE in pool[worker_id].tags:
         return tuple(worker for worker in pool if IMAGE in worker.tags)
@@ -256,7 +261,7 @@ def workers_before(rounds: Sequence[Round]) -> tuple[WorkerId, ...]:
 def able_workers(question: Question, workers: list[Worker]) -> list[Worker]:
     """Return the workers that can see the question's attachments and call its tools.
 
-    An ability that none of the workers has is not required.
+    Abilities are required one after another; one that no remaining worker has is not.
     """
     for tag in question.needed_tags:
         workers = _workers_with_tag(workers, tag)
@@ -307,6 +312,8 @@ def _seen_part(part: Part, lacked: frozenset[str]) -> Part:
 def give_sight(workflow: Workflow, question: Question, pool: Pool) -> Workflow:
     """Return the workflow in which each model sees the attachments or reads a step that does.
 
+    An exception is a question of which no worker can see all attachments.
+
     If a step's model cannot see the attachments, the step also reads the earlier steps that can; if
     there are none, it is given to the best worker that can.
     """
@@ -334,7 +341,7 @@ def give_sight(workflow: Workflow, question: Question, pool: Pool) -> Workflow:
 
 
 def _is_informed(step: Step, informed: set[int]) -> bool:
-    """Return True if the step reads an informed step, or the previous round."""
+    """Return True if the step reads one of the steps `informed`, or the previous round."""
     return step.previous or step.continues or not informed.isdisjoint(step.access)
 
 

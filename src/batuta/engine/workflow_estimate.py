@@ -1,4 +1,4 @@
-"""The estimated cost of a workflow, without calling a model."""
+"""The estimated tokens, dollars and seconds of a workflow, without calling a model."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def estimate_workflow(
 ) -> WorkflowEstimate:
     """Return the tokens, dollars and seconds if every step replies with about `output` tokens.
 
-    The prompts are those of a run, with text of that length in place of the replies.
+    The prompts are those of a run, with text of that length in place of the replies, and with all
+    tools of the question for every step.
 
     Args:
         question: what is asked.
@@ -105,9 +106,9 @@ def estimate_samples(
     question: Question, worker: Worker, count: int, output: int = EXPECTED_OUTPUT_TOKENS
 ) -> Usage:
     """Return the tokens of asking a worker the question `count` more times."""
-    asked = estimate_request_tokens(Request(messages=question.messages, tools=question.tools))
+    prompt = estimate_request_tokens(Request(messages=question.messages, tools=question.tools))
     tokens = min(output, worker.sampling.max_tokens or output)
-    return Usage(calls=count, input=count * asked, output=count * tokens, estimated=count)
+    return Usage(calls=count, input=count * prompt, output=count * tokens, estimated=count)
 
 
 def _critical_path_seconds(workflow: Workflow, latency: LatencyLookup) -> float | None:
@@ -134,12 +135,14 @@ def describe_estimate(workflow: Workflow, expected: WorkflowEstimate) -> str:
         lines.append(f"{index + 1}. {step.worker}{after}, about {usage.total} tokens: {task}")
     if calls := expected.samples.calls:
         lines.append(
-            f"Then it is asked again, {calls} times, to see whether the answer is the same."
+            f"Then the question is asked again, {calls} time{'s' if calls > 1 else ''}, "
+            "to see whether the answer is the same."
         )
     cost = expected.cost
     dollars = "an unknown price" if cost.is_unknown else f"${cost.usd:f}"
     if cost.usd and cost.unpriced_calls:
-        dollars += f" and {cost.unpriced_calls} calls of unknown price"
+        calls = cost.unpriced_calls
+        dollars += f" and {calls} call{'s' if calls > 1 else ''} of unknown price"
     time = "an unknown time" if expected.seconds is None else format_seconds(expected.seconds)
     lines.append(f"Expected: {expected.usage.total} tokens, {dollars}, {time}.")
     return "\n".join(lines)
