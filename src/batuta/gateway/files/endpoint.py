@@ -65,12 +65,11 @@ class FileRoutes:
         ]
 
     async def upload(self, request: Request) -> Response:
-        """Store an uploaded file.
+        """Store an uploaded file; a malformed form is refused by the router's `HTTPException`.
 
         Raises:
             APIError: the file is too large, the tenant's quota is exhausted, a field of the form
                 is missing or invalid, or the form parser is not installed.
-            HTTPException: the form is malformed.
         """
         table = self._files.require_table()
         tenant = _owner_of(request)
