@@ -321,7 +321,10 @@ _ALIASES = {
 
 
 def priors_of(model: str) -> tuple[Skill, ...]:
-    """Return the model's skills on public leaderboards; any provider's name for it is accepted."""
+    """Return the model's skills on public leaderboards; empty if it is on none of them.
+
+    Other names of the model are recognized by `plain_name` and `_ALIASES`.
+    """
     name = plain_name(model)
     return _by_name().get(_ALIASES.get(name, name), ())
 

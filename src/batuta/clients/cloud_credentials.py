@@ -101,7 +101,7 @@ class TokenSigner:
         self._token: Secret | None = None
         self._ends = 0.0
         """The token's expiry in seconds since the epoch."""
-        self._turn = anyio.Lock()
+        self._renewal = anyio.Lock()
 
     async def sign(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes
@@ -111,7 +111,7 @@ class TokenSigner:
         Raises:
             ProviderAuthError: no token could be fetched.
         """
-        async with self._turn:
+        async with self._renewal:
             if self._token is None or time.time() > self._ends - RENEWAL_SECONDS:
                 text, self._ends = await anyio.to_thread.run_sync(self._fetch)
                 self._token = Secret(text)
@@ -122,7 +122,9 @@ def open_signer(cloud: Cloud, base_url: str) -> RequestSigner:
     """Return the signer for a cloud, with the credentials found on this machine.
 
     Raises:
-        ConfigError: the cloud's library is not installed, or no credentials were found.
+        ConfigError: the cloud's library is not installed, or there are no Google credentials; the
+            message continues a sentence about the key that is missing. AWS and Azure look up
+            credentials at the first request.
     """
     try:
         match cloud:

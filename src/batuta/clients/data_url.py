@@ -35,7 +35,7 @@ _INVALID_IMAGE = "an image must be an http(s) URL or a base64 data: URL of an im
 
 
 def split_data_url(url: str) -> tuple[str, str] | None:
-    """Return media type and base64 text of a `data:` URL; None for an http(s) URL.
+    """Return media type and base64 text of a `data:` URL or bare base64; None for an http(s) URL.
 
     Raises:
         BadRequestError: `url` is neither an http(s) URL nor a base64 image.
@@ -70,6 +70,8 @@ def plain_picture_url(url: str) -> str:
 def picture_data_url(media_type: str, data: str) -> str:
     """Return the `data:` URL of an image, which is given as base64 or already as a `data:` URL.
 
+    Only the beginning of the data and its length are checked.
+
     Raises:
         BadRequestError: `data` is not base64, or not an image.
     """
@@ -101,7 +103,7 @@ def read_picture(data: str, media_type: str = "") -> Image:
     try:
         return Image(url=picture_data_url(media_type, data))
     except BadRequestError:
-        raise ValueError("the reply contains an image that is not valid base64") from None
+        raise ValueError("the reply contains an image that is not a base64 image") from None
 
 
 def read_picture_address(url: str) -> Image:

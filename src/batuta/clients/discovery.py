@@ -1,6 +1,6 @@
 """Finds callable models: of providers whose keys are in the environment, and on local servers.
 
-For each kind of server one function lists its models and another fetches their details.
+Some kinds of servers have functions of their own that list the models or fetch their details.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from batuta.clients.transport import HttpTransport
 from batuta.errors import ClientError, ConfigError
 
 PROBE_SECONDS = 0.3
-"""Time limit for a server on a common port to list its models; each discovery waits for it."""
+"""Time limit for a server on a common port to list its models; each discovery may take so long."""
 NAMED_PROBE_SECONDS = 5.0
 """Time limit for a server at a configured address, which may be far away, to list its models."""
 DETAIL_SECONDS = 1.0
@@ -68,7 +68,7 @@ class ModelServer:
 async def list_models(http: HttpTransport, server: ModelServer) -> tuple[ListedModel, ...] | None:
     """Return the server's chat models, at most `MAX_MODELS`.
 
-    Returns None if the server cannot be reached, refuses, or takes too long.
+    Returns None if the server cannot be reached, does not send a list, or takes too long.
     """
     found: tuple[ListedModel, ...] | None = None
     with anyio.move_on_after(NAMED_PROBE_SECONDS if server.named else PROBE_SECONDS):
@@ -228,7 +228,10 @@ _Version = tuple[int, ...]
 async def list_hosted_models(
     http: HttpTransport, provider: Provider, base_url: str, key: Secret
 ) -> tuple[ListedModel, ...]:
-    """Return the models that the provider lists for the key; empty if it lists none in time."""
+    """Return the models on the first page of the provider's list for the key.
+
+    The result is empty if the provider refuses, or lists none in time.
+    """
     target = _list_target(provider, base_url.rstrip("/"), key)
     with anyio.move_on_after(LIST_SECONDS):
         try:

@@ -20,7 +20,8 @@ from batuta.usage import ZERO_COST
 _NO_CAP_SUFFIX = b',"max_output":null}'
 _NO_CHOICES = b',"choices":null,"logprobs":null,"dimensions":null}'
 _DEFAULT_SAMPLING_END = b',"frequency_penalty":null,"presence_penalty":null,"top_k":null}'
-"""End of a serialized sampling without the fields that were added after the first version."""
+"""End of a serialized sampling whose fields added after the first version have their defaults; some
+further fields are in `_NO_CHOICES`."""
 
 
 @final
@@ -38,7 +39,7 @@ class RunReplayClient:
 
     @classmethod
     def of(cls, runs: Iterable[Run], worker_id: str) -> Self:
-        """Return a client that replays the replies of worker `worker_id` in `runs`."""
+        """Return a client that replays the replies and failures of a worker's steps in `runs`."""
         steps = (step for run in runs for step in run.steps if step.worker == worker_id)
         return cls((step.request, step.result) for step in steps if step.request is not None)
 
@@ -75,7 +76,7 @@ _ADDED_FIELDS = (b',"cache":null', b',"thoughts":[]', b',"tokens":[]', b',"words
 def request_fingerprint(request: Request) -> bytes:
     """Return a hash of everything in `request`; equal requests have equal hashes."""
     text = orjson.dumps(request, option=orjson.OPT_SORT_KEYS)
-    # Drop fields that were added later, so that older recordings keep their fingerprints.
+    # Drop the defaults of fields added later, so that older recordings keep their fingerprints.
     text = text.replace(_NO_CHOICES, b"}").replace(_DEFAULT_SAMPLING_END, b"}")
     for name in _ADDED_FIELDS:  # within texts quotes are escaped, so these are fields
         text = text.replace(name, b"")

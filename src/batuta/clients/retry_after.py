@@ -31,9 +31,14 @@ _SECONDS_SINCE = 1_000_000_000
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds to wait from `retry-after-ms` or `retry-after`; None if neither is valid.
+    """Return the seconds to wait by the headers; None if none of them states a valid wait.
 
-    The value may be a number, a duration such as `1m30s`, or a date.
+    `retry-after-ms` and `x-ms-retry-after-ms` are numbers; `retry-after` may be a number, a
+    duration such as `1m30s`, a Unix time or a date. A longer wait than `MAX_RETRY_SECONDS` is
+    reduced to it.
+
+    Args:
+        headers: the response headers; the mapping must ignore case.
     """
     for name in _MILLISECONDS:
         milliseconds = _parse_number(headers.get(name))

@@ -159,7 +159,8 @@ def rule_of_model(model: str, otherwise: CallIdRule) -> CallIdRule:
 def fit_tool_turns(messages: Sequence[Message], rule: CallIdRule) -> tuple[Message, ...]:
     """Give the calls unique, accepted ids, and put results in the order of their calls.
 
-    Even calls of one turn may have the same id.
+    If anything is changed, each result gets a message of its own. Even calls of one message may
+    have the same id.
     """
     if _are_fitting(messages, rule):
         return tuple(messages)
@@ -374,12 +375,12 @@ def thoughts_to_give_back(
 
 
 def give_back(encoded: dict[str, Any], message: Message, model: str, field: str) -> None:
-    """Put the reasoning of an assistant's turn into its JSON.
+    """Put the reasoning and the stored fields of an assistant's turn into its JSON.
 
     Args:
         encoded: the turn's JSON; changed.
         message: the turn.
-        model: the called model; it receives only its own thoughts.
+        model: the called model; of the thoughts it receives only its own.
         field: the field for plain-text reasoning; empty: such reasoning is not sent back.
     """
     own = [thought for thought in message.thoughts if thought.model == model]

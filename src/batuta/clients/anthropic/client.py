@@ -4,7 +4,8 @@ Deviations a caller should know:
 - A seed is not sent, as the API has none.
 - `json_object` becomes a sentence in the system prompt, as the API has no such mode.
 - Temperature, top_p and top_k are left out while the model thinks, and for models that refuse
-  them (version 4.7 and later).
+  them (version 4.7 and later). Otherwise a temperature above 1 is lowered to 1, and top_p is left
+  out beside a temperature.
 - For models that refuse a forced tool call, the system prompt asks for the call instead.
 - A `prompt_cache_key` marks the whole prompt for caching, as the API has no keys, unless the
   request marks parts of the prompt.
@@ -65,7 +66,7 @@ class ClaudeRules:
     forced_tools: bool = True
     """Whether a tool call can be forced; if not, the API answers with a 400."""
     wide_efforts: bool = False
-    """Whether the efforts `xhigh` and `max` are accepted."""
+    """Whether the effort `xhigh` is accepted; if not, `high` is sent instead."""
 
 
 _UNKNOWN = ClaudeRules()
@@ -264,7 +265,7 @@ def _add_thinking_budget(most: int, budget: int, request: Request) -> int:
 
 
 def _cap_output(body: dict[str, Any], most: int) -> None:
-    """Limit output and thinking together to `most` tokens, if they may exceed it.
+    """Limit output and thinking together to `most` tokens, if they may exceed that limit.
 
     The thinking budget may then take half of them, or all but `DEFAULT_MAX_TOKENS` if that is more.
     A larger budget is lowered to half; thinking is left out if the API does not accept so little.

@@ -27,6 +27,8 @@ def gemini_contents(
 ) -> list[dict[str, Any]]:
     """Return the conversation without system messages, with adjacent messages of one role merged.
 
+    An empty conversation becomes one short user message.
+
     Args:
         messages: the conversation.
         needs_signature: whether the model refuses a function call without a thought signature;

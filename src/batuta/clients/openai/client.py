@@ -234,8 +234,8 @@ class OpenAIChatAdapter:
         if self._dialect.merges_system and len(messages) > 1 and messages[1].role in SYSTEM_ROLES:
             messages = merge_first_system_messages(request).messages
         if any(message.role in _WITH_TOOLS for message in messages):
-            usual = OPENAI_IDS if self._dialect.own_efforts else ANY_ID
-            messages = fit_tool_turns(messages, rule_of_model(self._model, usual))
+            otherwise = OPENAI_IDS if self._dialect.own_efforts else ANY_ID
+            messages = fit_tool_turns(messages, rule_of_model(self._model, otherwise))
         for message in messages:
             sent += _chat_messages(message, self._dialect)
             if message.role is Role.ASSISTANT:
@@ -319,7 +319,7 @@ def _put_if_set(body: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _chat_messages(message: Message, dialect: ChatDialect) -> list[dict[str, Any]]:
-    """Return a turn as messages; tool results answer the previous turn, so they come first."""
+    """Return a message in the API's form; tool results come first, as they answer earlier calls."""
     messages: list[dict[str, Any]] = [
         {"role": "tool", "tool_call_id": part.call_id, "content": part.content}
         for part in message.parts

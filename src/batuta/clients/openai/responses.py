@@ -245,7 +245,7 @@ class ResponsesOrChatClient:
         return repr(self._responses if self._has_responses else self._chat)
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return the model's reply.
+        """Return the model's reply; chat completions run no search of the provider's own.
 
         Raises:
             ClientError: the call failed.

@@ -369,7 +369,7 @@ def parse_completion(data: Any, called_model: str = "") -> ProviderReply:
         called_model: the called model; its reasoning is returned only to it.
 
     Raises:
-        ErrorReply: `data` is an error object.
+        ErrorReply: `data` is an error object, or a choice was interrupted.
         AttributeError, KeyError, TypeError or ValueError: `data` is not a valid completion.
     """
     if data.get("error"):
