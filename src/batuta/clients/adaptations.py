@@ -489,10 +489,10 @@ def _named_fields(words: str, body: Mapping[str, Any]) -> list[str]:
 
     The order is reversed for two fields that exclude each other: the last one is dropped first.
     """
-    found = {
+    matches = {
         name: re.search(rf"(?<![\w-]){name}(?![\w-])", words) for name in _FIELDS if name in body
     }
-    named = {name: match.start() for name, match in found.items() if match is not None}
+    named = {name: match.start() for name, match in matches.items() if match is not None}
     return sorted(named, key=lambda name: named[name], reverse=" both " in words)
 
 

@@ -146,7 +146,7 @@ class CallCache:
         """Return the stored reply to exactly this request, including its seed; None if none exists.
 
         Raises:
-            StoreError: the file cannot be read.
+            StoreError: the file or the reply in it cannot be read.
         """
         find = "SELECT reply FROM calls WHERE worker = ? AND request = ?"
         rows = self._execute("read", find, worker, request_fingerprint(request))
@@ -261,8 +261,18 @@ def stored_worker_name(worker: str, identity: str, first: str) -> str:
 
 
 def read_reply(text: bytes) -> Reply:
-    """Decode a reply from a journal row."""
-    return _reply_adapter().validate_json(text)
+    """Decode a reply from a journal row.
+
+    Raises:
+        StoreError: the row is damaged, or was written by a later version.
+    """
+    try:
+        return _reply_adapter().validate_json(text)
+    except ValueError:
+        raise StoreError(
+            "the call journal has a reply that cannot be read: use the version of Batuta that "
+            "wrote the journal, or move it away to pay for its calls again"
+        ) from None
 
 
 def write_reply(reply: Reply) -> bytes:

@@ -76,8 +76,8 @@ class AwsSigner:
         errors = import_module("botocore.exceptions")
 
         try:
-            found = self._session.get_credentials()
-            frozen = found.get_frozen_credentials() if found else None
+            credentials = self._session.get_credentials()
+            frozen = credentials.get_frozen_credentials() if credentials else None
         except errors.BotoCoreError as error:
             raise ProviderAuthError(f"AWS gave no credentials: {type(error).__name__}") from None
         if frozen is None:
@@ -169,10 +169,10 @@ def _google_tokens() -> FetchToken:
     requests = import_module("google.auth.transport.requests")
 
     try:
-        found: Any = auth.default(scopes=[GOOGLE_SCOPE])
+        default: Any = auth.default(scopes=[GOOGLE_SCOPE])
     except errors.DefaultCredentialsError:
         raise ConfigError("or Google's credentials (GOOGLE_APPLICATION_CREDENTIALS)") from None
-    credentials = found[0]
+    credentials = default[0]
 
     def fetch() -> tuple[str, float]:
         try:

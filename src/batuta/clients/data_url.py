@@ -46,7 +46,7 @@ def split_data_url(url: str) -> tuple[str, str] | None:
 
 
 def plain_picture_url(url: str) -> str:
-    """Return the URL in a form that every provider accepts.
+    """Return the URL in its plain form, which providers accept.
 
     For `data:` URLs the media type is sniffed from the bytes if possible, and the base64 text uses
     the standard alphabet with padding and without white space. Base64 without `data:` is accepted.

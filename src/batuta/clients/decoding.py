@@ -407,11 +407,11 @@ def _foreign_counts(event: Mapping[str, Any], own: tuple[str, str]) -> dict[str,
         for usage in filter(None, (each.get("usage"), each.get("usageMetadata"))):
             usage = as_object(usage)  # noqa: PLW2901
             plain = max(as_count(usage.get(name)) for name in _INPUTS)
-            found = (
+            stated = (
                 plain + sum(as_count(usage.get(name)) for name in _CACHE_INPUTS),
                 max(as_count(usage.get(name)) for name in _OUTPUTS),
             )
-            for name, count in zip(own, found, strict=True):
+            for name, count in zip(own, stated, strict=True):
                 if count > counts.get(name, 0):
                     counts[name] = count
     return counts

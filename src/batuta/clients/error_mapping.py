@@ -210,8 +210,8 @@ def _error_class(status: int, codes: str, message: str) -> type[ClientError]:
         (of_request and _BAD_KEY.search(words), ProviderAuthError),
         (of_request and _NO_MODEL.search(codes), ModelNotFoundError),
     )
-    if (found := next((kind for says, kind in by_words if says), None)) is not None:
-        return found
+    if (by_word := next((kind for says, kind in by_words if says), None)) is not None:
+        return by_word
     if HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
         return _ERROR_BY_STATUS.get(status, BadRequestError)
     # A redirect is not worth a retry: the next attempt would be redirected, too.
@@ -254,7 +254,7 @@ def _find_words(value: Any, nested: int = _MAX_NESTING) -> str:
         return as_string(value)
     fields = as_object(value)
     places = [*as_array(value), *(fields[name] for name in _ALL_MESSAGE_FIELDS if fields.get(name))]
-    return next((found for place in places if (found := _find_words(place, nested - 1))), "")
+    return next((message for place in places if (message := _find_words(place, nested - 1))), "")
 
 
 def _body_text(payload: Any) -> str:
@@ -293,8 +293,8 @@ def find_stated_error(payload: Any) -> dict[str, Any] | None:
     if any(top.get(name) for name in _REPLY_FIELDS):
         return None
     for further in as_array(top.get("errors")):
-        if found := _error_of_fields(as_object(further)):
-            return found
+        if error := _error_of_fields(as_object(further)):
+            return error
     return _error_of_fields(top)
 
 

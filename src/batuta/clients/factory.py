@@ -65,7 +65,7 @@ from batuta.errors import (
 from batuta.usage import ZERO_USAGE, Usage
 
 _REQUEST_ERRORS = (BadRequestError, ContextLengthError, NotRecordedError)
-"""Errors that would be the same at every deployment."""
+"""Errors of the request itself, which is then sent to no other deployment."""
 _IDENTIFYING_CHARACTERS = 2_000
 """The number of each message's first characters that identify a conversation."""
 

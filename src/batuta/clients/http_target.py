@@ -60,10 +60,10 @@ class OutwardRoutes:
     def find_proxy(self, url: str) -> Proxy:
         """Return the proxy for `url`; `NO_PROXY` for a direct connection."""
         parts = urlsplit(url)
-        found = self._proxies.get(parts.scheme) or self._proxies.get("all")
-        if found is None or self._is_direct(parts.hostname or "", parts.port):
+        proxy = self._proxies.get(parts.scheme) or self._proxies.get("all")
+        if proxy is None or self._is_direct(parts.hostname or "", parts.port):
             return NO_PROXY
-        return found
+        return proxy
 
     def _is_direct(self, host: str, port: int | None) -> bool:
         """Return True if the `NO_PROXY` variable matches the host, or the host is this machine."""

@@ -135,15 +135,15 @@ class SearchReader:
         """
         known = {page.url for call in self._calls.values() for page in call.citations}
         more = [Citation(url=url) for url in {**self._titles, **self._quotes} if url not in known]
-        found = [
+        calls = [
             replace(call, citations=tuple(map(self._complete, call.citations)))
             for call in self._calls.values()
         ]
-        last = next((n for n in reversed(range(len(found))) if found[n].name == WEB_SEARCH), None)
+        last = next((n for n in reversed(range(len(calls))) if calls[n].name == WEB_SEARCH), None)
         if more and last is not None:
-            pages = (*found[last].citations, *map(self._complete, more))
-            found[last] = replace(found[last], citations=pages)
-        return tuple(found)
+            pages = (*calls[last].citations, *map(self._complete, more))
+            calls[last] = replace(calls[last], citations=pages)
+        return tuple(calls)
 
     def _complete(self, page: Citation) -> Citation:
         return replace(

@@ -138,15 +138,15 @@ class PublicResolver(AbstractResolver):
         """
         if self._resolver is None:
             self._resolver = aiohttp.ThreadedResolver()
-        found = await self._resolver.resolve(host, port, family)
+        addresses = await self._resolver.resolve(host, port, family)
         named = {host.lower(), f"{host.lower()}:{port}"}
         if named.isdisjoint(self._private_hosts) and not all(
-            is_public_address(each["host"]) for each in found
+            is_public_address(each["host"]) for each in addresses
         ):
             raise PrivateAddressError(
                 f"{host} resolves to an address of this machine or of a private network"
             )
-        return found
+        return addresses
 
     async def close(self) -> None:
         """Close the underlying resolver."""

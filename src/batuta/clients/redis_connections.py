@@ -115,8 +115,8 @@ class RedisConnections:
 
     def _client(self) -> Any:
         loop = asyncio.get_running_loop()
-        found = self._clients.get(loop)
-        if found is None:
+        client = self._clients.get(loop)
+        if client is None:
             pool = self._module.BlockingConnectionPool.from_url(
                 self._url,
                 max_connections=CONNECTIONS,
@@ -124,8 +124,8 @@ class RedisConnections:
                 socket_timeout=self._patience,
                 socket_connect_timeout=self._patience,
             )
-            found = self._clients[loop] = self._module.Redis(connection_pool=pool)
-        return found
+            client = self._clients[loop] = self._module.Redis(connection_pool=pool)
+        return client
 
     def _note_failure(self, error: Exception) -> None:
         """Skip Redis for a while; log the first failure of an outage."""

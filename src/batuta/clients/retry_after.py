@@ -51,7 +51,7 @@ def parse_retry_after(headers: Mapping[str, str]) -> float | None:
 def find_wait(
     headers: Mapping[str, str], payload: Any, words: str, *, resets: bool
 ) -> float | None:
-    """Return the seconds to wait; None if the response does not state them.
+    """Return the seconds to wait; None if the response states no wait.
 
     The sources in order: `retry-after` headers, fields of the body, its message, limit resets.
 
@@ -79,11 +79,11 @@ def _parse_wait(text: str) -> float | None:
 
 
 def _read_duration(text: str) -> float | None:
-    found = [
+    parts = [
         float(number) * _UNITS[unit]
         for number, unit in _DURATION.findall(text[:_DURATION_CHARACTERS])
     ]
-    return _bound_wait(sum(found)) if found else None
+    return _bound_wait(sum(parts)) if parts else None
 
 
 def _parse_number(text: str | None) -> float | None:

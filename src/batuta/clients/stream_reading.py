@@ -134,7 +134,7 @@ class FragmentSender:
         """The texts of the held deltas after the first."""
 
     async def add(self, delta: Delta) -> None:
-        """Send the delta, or hold it until `send_held` if it is plain text."""
+        """Send the delta; plain text is held until `send_held` or a delta of another kind."""
         held, is_plain = self._held, _is_plain_text(delta)
         if held is not None:
             if is_plain and _is_same_kind(held, delta):

@@ -157,10 +157,10 @@ def _read_calls(text: str, at: int, tools: Schemas) -> tuple[tuple[ToolCall, ...
         except (ValueError, RecursionError):
             break
         entries = as_array(value) if isinstance(value, list) else [value]
-        found = [_read_call(entry, tools) for entry in entries]
-        if None in found:
+        read = [_read_call(entry, tools) for entry in entries]
+        if None in read:
             break
-        calls += filter(None, found)
+        calls += filter(None, read)
         at = _end_of(_CLOSING, text, end)
     return tuple(calls), at
 

@@ -408,7 +408,7 @@ def _set_call_fields(calls: Sequence[dict[str, Any]], name: str, extras: Mapping
 
 def kept_signatures(message: Message, model: str) -> dict[int, str]:
     """Return Gemini's signatures of a turn's calls, by the call's index."""
-    found: dict[int, str] = {}
+    signatures: dict[int, str] = {}
     for thought in message.thoughts:
         kept = (
             as_object(_read_kept(thought.redacted).get("extras")) if thought.model == model else {}
@@ -417,8 +417,8 @@ def kept_signatures(message: Message, model: str) -> dict[int, str]:
             signature = as_object(as_object(extra).get("google")).get("thought_signature")
             number = read_small_number(key)
             if number is not None and isinstance(signature, str):
-                found[number] = signature
-    return found
+                signatures[number] = signature
+    return signatures
 
 
 def _read_kept(redacted: str) -> dict[str, Any]:

@@ -152,10 +152,10 @@ def interrupted_body_error(target: HttpTarget, error: Exception) -> ClientError:
     return with_host(target, broken)
 
 
-def wrong_type_error(target: HttpTarget, found: str, expected: str) -> ClientError:
+def wrong_type_error(target: HttpTarget, received: str, expected: str) -> ClientError:
     """Return the error for a reply with an unexpected content type."""
-    found = hide_addresses(found, address_parts(target.url))[:60]
-    message = f"the provider answered with {found} instead of {expected}"
+    received = hide_addresses(received, address_parts(target.url))[:60]
+    message = f"the provider answered with {received} instead of {expected}"
     return with_host(target, InvalidReplyError(message))
 
 

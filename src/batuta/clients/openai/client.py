@@ -63,7 +63,7 @@ class ChatDialect:
     own_efforts: bool = False
     """Whether the accepted efforts depend on the model, as OpenAI's do (`openai.models`)."""
     reasoning_models: tuple[str, ...] = ("",)
-    """Prefixes of the models to which an effort is sent."""
+    """Prefixes of the models to which an effort is sent; an empty prefix fits every model."""
     fixed_sampling: tuple[str, ...] = ()
     """Prefixes of the models that refuse temperature and top_p, which are not sent to them."""
     developer: bool = False
@@ -74,8 +74,8 @@ class ChatDialect:
     prefill: bool = False
     """Whether the server can continue an unfinished assistant message."""
     reasoning_field: str = ""
-    """The field in which an assistant's reasoning is sent back; empty: the field in which the
-    server sends reasoning, if any."""
+    """The field in which an assistant's reasoning is sent back until the server has sent reasoning;
+    then the server's field. Empty: `reasoning_content` if the model accepts it, else none."""
     cache_keys: bool = False
     """Whether `prompt_cache_key` and `prompt_cache_retention` are supported."""
     cache_marks: bool = False
@@ -108,7 +108,7 @@ _ACCEPTS_REASONING = re.compile(
 _OPENAI_REASONING_MODELS = ("o1", "o3", "o4", "gpt-5", "gpt-6", "gpt-oss")
 
 COMPATIBLE_DIALECT = ChatDialect(merges_system=True)
-"""Used for Ollama, llama.cpp and any other server."""
+"""Used for Ollama, llama.cpp and servers that are not known."""
 OPENAI_DIALECT = ChatDialect(
     max_tokens="max_completion_tokens",
     responses=True,
