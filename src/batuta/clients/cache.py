@@ -51,7 +51,7 @@ def warn_if_emptied(*paths: str | Path) -> None:
 
 
 def open_journal_file(path: Path, table: str, name: str) -> sqlite3.Connection:
-    """Open an SQLite file of one table; each row is committed immediately, so a kill loses none.
+    """Open an SQLite file and create its table; rows are committed at once, so a kill loses none.
 
     Args:
         path: path of the file; its folder is created.

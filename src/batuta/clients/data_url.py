@@ -107,10 +107,10 @@ def read_picture(data: str, media_type: str = "") -> Image:
 
 
 def read_picture_address(url: str) -> Image:
-    """Return an image that a provider sent as a `data:` or `https:` URL.
+    """Return an image that a provider sent as a `data:` or `https:` URL, or as bare base64.
 
     Raises:
-        ValueError: `url` is neither.
+        ValueError: `url` is none of these.
     """
     plain = shown_picture_url(url)
     if not plain:

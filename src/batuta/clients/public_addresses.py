@@ -96,7 +96,7 @@ def _readable_host(url: str) -> str | None:
 
 
 def _is_public_name(host: str) -> bool:
-    """Return True for a name in the public DNS; not for an address such as 0x7f.1 or 2130706433."""
+    """Return True for a name that may be public; not for addresses like 0x7f.1 or 2130706433."""
     try:
         socket.inet_aton(host)
     except OSError:

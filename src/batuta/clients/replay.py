@@ -14,7 +14,7 @@ import orjson
 from batuta.clients.scripted_client import split_reply
 from batuta.core import CallListener, Failure, Reply, Request, Run
 from batuta.core.conductor import NULL_LISTENER
-from batuta.errors import BadRequestError, ClientError
+from batuta.errors import BadRequestError, ClientError, UnsupportedFieldError
 from batuta.usage import ZERO_COST
 
 _NO_CAP_SUFFIX = b',"max_output":null}'
@@ -86,6 +86,6 @@ def request_fingerprint(request: Request) -> bytes:
 
 
 def _error_from_failure(failure: Failure) -> ClientError:
-    kinds = {kind.code: kind for kind in ClientError.__subclasses__()}
+    kinds = {kind.code: kind for kind in (*ClientError.__subclasses__(), UnsupportedFieldError)}
     kind = kinds.get(failure.code, ClientError)
     return kind(failure.message, usage=failure.usage, cost=ZERO_COST)

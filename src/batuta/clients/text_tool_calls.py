@@ -236,7 +236,10 @@ class _HeldText:
     """The number of positions checked so far at which no call begins."""
 
     def take(self, names: Collection[str]) -> str:
-        """Return the text that cannot belong to a call, and hold the rest."""
+        """Return the text that cannot belong to a call, and hold the rest.
+
+        After `_MAX_POSITIONS` positions without a call all text is returned.
+        """
         held = "".join(self.pieces)
         at = len(held)
         for position in _candidate_positions(held, is_begun=self.is_begun):

@@ -296,8 +296,8 @@ def _lacks_thoughts(request: Request, model: str) -> bool:
     """Return True if the last message is a tool result and its call's reasoning is missing."""
     if not request.messages or request.messages[-1].role is not Role.TOOL:
         return False
-    turn = next((m for m in reversed(request.messages) if m.role is Role.ASSISTANT), None)
-    own = [] if turn is None else [one for one in turn.thoughts if one.model == model]
+    caller = next((m for m in reversed(request.messages) if m.role is Role.ASSISTANT), None)
+    own = [] if caller is None else [one for one in caller.thoughts if one.model == model]
     return not any(thought.signature or thought.redacted for thought in own)
 
 

@@ -38,7 +38,7 @@ def gemini_contents(
     Raises:
         BadRequestError: an image cannot be sent.
     """
-    turns: list[dict[str, Any]] = []
+    converted: list[dict[str, Any]] = []
     names: dict[str, str] = {}
     for message in fit_tool_turns(messages, ANY_ID):
         if message.role in SYSTEM_ROLES:
@@ -49,11 +49,11 @@ def gemini_contents(
             part for p in message.parts if (part := _content_part(p, names, signed=needs_signature))
         ]
         _sign_calls(parts, kept_signatures(message, model))
-        if parts and turns and turns[-1]["role"] == role:
-            turns[-1]["parts"] += parts
+        if parts and converted and converted[-1]["role"] == role:
+            converted[-1]["parts"] += parts
         elif parts:
-            turns.append({"role": role, "parts": parts})
-    return turns or [{"role": "user", "parts": [{"text": "Continue."}]}]
+            converted.append({"role": role, "parts": parts})
+    return converted or [{"role": "user", "parts": [{"text": "Continue."}]}]
 
 
 def _sign_calls(parts: list[dict[str, Any]], signatures: dict[int, str]) -> None:

@@ -2,9 +2,9 @@
 
 The index of a fragment should say which call it belongs to. But some servers leave the index out or
 repeat it for every call, give each fragment another id, or send the name late or in pieces. So a
-fragment without a name continues a call unless its id is new and the last call is complete. At a
-known index, or without an index, a name begins another call if the earlier call is complete or has
-another id.
+fragment without a name continues a call; if its id or index is new, only a call whose arguments are
+incomplete. At a known index, or without an index, a name usually begins another call if the earlier
+call is complete or has another id.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ _ACCEPTS_REASONING = re.compile(
     r"deepseek|kimi|moonshot|glm-|minimax|qwen[-/]?3|qwq|mimo|step-|hunyuan|gpt-oss|nemotron",
     re.IGNORECASE,
 )
-"""Matches models whose servers accept reasoning sent back with tool turns; some require it."""
+"""Matches models whose servers accept reasoning sent back with tool calls; some require it."""
 _OPENAI_REASONING_MODELS = ("o1", "o3", "o4", "gpt-5", "gpt-6", "gpt-oss")
 
 COMPATIBLE_DIALECT = ChatDialect(merges_system=True)
@@ -229,7 +229,7 @@ class OpenAIChatAdapter:
         return body
 
     def _messages(self, request: Request) -> list[dict[str, Any]]:
-        """Return the conversation as JSON, with this model's own reasoning in its turns."""
+        """Return the conversation as JSON, with the reasoning that this model may receive."""
         messages, sent = request.messages, list[dict[str, Any]]()
         if self._dialect.merges_system and len(messages) > 1 and messages[1].role in SYSTEM_ROLES:
             messages = merge_first_system_messages(request).messages
