@@ -253,8 +253,8 @@ def open_provider_client(spec: WorkerSpec, http: HttpTransport) -> Client:
     if not base_url:
         known = f", or set {' or '.join(provider.url_vars)}" if provider.url_vars else ""
         raise ConfigError(f"worker {spec.worker.id} needs a base_url{known}")
-    has_usual_url = not spec.base_url or not provider.base_url
-    if provider.key_vars and not provider.local and not spec.key and has_usual_url:
+    takes_key = provider.key_vars and not provider.local
+    if takes_key and not spec.key and not (spec.base_url and provider.base_url):
         http = _signed_transport(spec, provider, base_url, http)
     if spec.extra_body and (provider.api != "chat" or EMBEDDINGS in spec.worker.tags):
         raise ConfigError(

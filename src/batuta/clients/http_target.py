@@ -134,7 +134,10 @@ _SENDABLE = re.compile(r"[!-~]*")
 
 @final
 class Secret:
-    """An API key, or "" for none; `str`, `repr` and `format` show `***`, only `reveal` the key."""
+    """An API key, or "" for none.
+
+    `str`, `repr` and `format` show `***`; only `reveal` returns the key.
+    """
 
     __slots__ = ("_value",)
 

@@ -227,7 +227,7 @@ class RateLimitedClient:
         """Return `inner`'s reply after waiting for the limits.
 
         Raises:
-            RateLimitError, ClientError, LimitReachedError: as `CallLimiter.run`.
+            RateLimitError, ClientError, LimitReachedError: see `CallLimiter.run`.
         """
         return await self.limiter.run(self.inner, request, listener)
 

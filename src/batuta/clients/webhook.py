@@ -107,8 +107,8 @@ class Webhook:
             body: the body exactly as it was received.
 
         Raises:
-            ForgedMessageError: the signature is wrong, or the timestamp is more than
-                `MAX_AGE_SECONDS` from this machine's clock.
+            ForgedMessageError: the signature is wrong, or the timestamp is not within
+                `MAX_AGE_SECONDS` of this machine's clock.
         """
         stamp = headers.get(TIME_HEADER, "")
         expected = self._signature(headers.get(ID_HEADER, ""), stamp, body).encode()
@@ -117,7 +117,7 @@ class Webhook:
             raise ForgedMessageError("the signature does not match the message")
         if not stamp.isascii() or not stamp.isdigit() or abs(time() - int(stamp)) > MAX_AGE_SECONDS:
             raise ForgedMessageError(
-                f"the timestamp of the message is more than {MAX_AGE_SECONDS} seconds from the "
+                f"the timestamp of the message is not within {MAX_AGE_SECONDS} seconds of the "
                 "server's clock"
             )
 

@@ -65,7 +65,7 @@ class ClaudeRules:
     """Whether temperature, top_p and top_k are accepted; if not, the API answers with a 400."""
     forced_tools: bool = True
     """Whether a tool call can be forced; if not, the API answers with a 400."""
-    wide_efforts: bool = False
+    accepts_xhigh: bool = False
     """Whether the effort `xhigh` is accepted; if not, `high` is sent instead."""
 
 
@@ -93,7 +93,7 @@ def claude_rules(model: str) -> ClaudeRules:
         thinking_off=_thinking_off(family, version),
         sampling=version < (4, 7),
         forced_tools=not newest,
-        wide_efforts=version >= (4, 7),
+        accepts_xhigh=version >= (4, 7),
     )
 
 
@@ -241,7 +241,7 @@ class AnthropicAdapter:
 
     def _set_effort(self, body: dict[str, Any], effort: str | None, *, thinks: bool) -> None:
         rules = self._rules
-        names = _EFFORTS if rules.wide_efforts else _NARROW_EFFORTS
+        names = _EFFORTS if rules.accepts_xhigh else _NARROW_EFFORTS
         if thinks and effort is not None:
             body["thinking"] = {"type": "adaptive"}
         elif rules.thinks_by_default and not thinks:
