@@ -5,7 +5,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from batuta.clients.error_mapping import error_from_reply, error_from_response
+from batuta.clients.http_target import url_host
 from batuta.core.redaction import address_parts, hide_addresses
+from batuta.errors import ConfigError
 
 URL = "https://canary-user:canary-pass@canary-host.corp.internal:48443/canary-path/v1/chat?canary=1"
 FORMS = [
@@ -73,3 +75,9 @@ def test_what_looks_like_an_address_is_hidden(text):
 )
 def test_and_other_words_are_left(text):
     assert hide_addresses(text, address_parts("http://vllm:8000/v1")) == text
+
+
+@pytest.mark.parametrize("url", ["ftp://host/v1", "http://", "http://[::1", "host:80"])
+def test_an_address_that_is_no_url_is_an_error_of_the_settings(url):
+    with pytest.raises(ConfigError, match="must start with http:// or https:// and name a host"):
+        url_host(url)

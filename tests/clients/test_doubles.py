@@ -111,9 +111,10 @@ async def test_replay_gives_each_reply_once_in_order_and_for_nothing():
     assert repr(client) == "Replay(1 replies left)"
 
 
-async def test_replay_gives_recorded_failures_back():
-    client = RunReplayClient([(ASK, Failure(code="timed_out", message="silence", retryable=True))])
-    with pytest.raises(errors.ProviderTimeoutError, match="silence"):
+@pytest.mark.parametrize("kind", [errors.ProviderTimeoutError, errors.UnsupportedFieldError])
+async def test_replay_gives_recorded_failures_back(kind):
+    client = RunReplayClient([(ASK, Failure.of(kind("silence")))])
+    with pytest.raises(kind, match="silence"):
         await client.complete(ASK)
 
 

@@ -1,8 +1,10 @@
 """Why a reply ended, in the words of many servers."""
 
+import orjson
 import pytest
 
 from batuta.clients.decoding import ErrorReply, read_finish
+from batuta.clients.openai.responses_stream import ResponsesStreamAccumulator
 from batuta.clients.tool_turns import arguments_text
 from batuta.core import Finish
 
@@ -70,3 +72,14 @@ def test_a_reply_that_the_model_botched_is_none(reason):
 )
 def test_arguments_are_taken_out_of_what_they_are_wrapped_in(given, text):
     assert arguments_text(given) == text
+
+
+@pytest.mark.parametrize(
+    ("reason", "error"), [("server_error", ErrorReply), ("malformed_call", ValueError)]
+)
+def test_a_streamed_response_that_was_broken_off_is_an_error_of_its_last_event(reason, error):
+    stream = ResponsesStreamAccumulator("m")
+    ended = {"status": "incomplete", "incomplete_details": {"reason": reason}, "output": []}
+    with pytest.raises(error):
+        stream.add_event("", orjson.dumps({"type": "response.incomplete", "response": ended}))
+    assert not stream.result().reply.text

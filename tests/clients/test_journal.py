@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from decimal import Decimal
@@ -52,6 +53,14 @@ async def test_another_call_is_another_call(journal, worker, request_):
     await CallCacheClient(script, journal, "w").complete(asked())
     await CallCacheClient(script, journal, worker).complete(request_)
     assert len(script.requests) == 2
+
+
+async def test_a_damaged_reply_is_an_error_of_the_journal(journal, tmp_path):
+    await CallCacheClient(ScriptedClient(["Because."]), journal, "w").complete(asked())
+    with sqlite3.connect(tmp_path / "calls.db") as file:
+        file.execute("UPDATE calls SET reply = '{\"text\": 7}'")
+    with pytest.raises(StoreError, match="a reply that cannot be read"):
+        await CallCacheClient(ScriptedClient([]), journal, "w").complete(asked())
 
 
 async def test_without_a_seed_the_worker_is_asked_anew(journal):

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from batuta.clients import CallLimiter, RateLimitedClient, ScriptedClient
-from batuta.clients.redis_connections import LEASE_S, ProviderCaps, RedisConnections, RedisTurns
+from batuta.clients.redis_connections import LEASE_S, ProviderCaps, RedisConnections, RedisSlots
 from batuta.core import Reply, Request, Sampling, Usage, user_message
 from batuta.errors import ConfigError, ProviderOverloadedError
 
@@ -82,7 +82,7 @@ class Counting:
 
 
 def limited(inner, connections, account, *caps):
-    turns = RedisTurns(connections, account, ProviderCaps(*caps))
+    turns = RedisSlots(connections, account, ProviderCaps(*caps))
     return RateLimitedClient(inner, CallLimiter(*caps, shared=turns))
 
 
@@ -132,11 +132,11 @@ async def test_a_failed_or_cancelled_call_gives_its_place_back(account, connect)
 
 HOLDER = """
 import anyio, sys
-from batuta.clients.redis_connections import ProviderCaps, RedisTurns
+from batuta.clients.redis_connections import ProviderCaps, RedisSlots
 from batuta.clients.redis_connections import RedisConnections
 
 async def main():
-    turns = RedisTurns(RedisConnections(sys.argv[1]), sys.argv[2], ProviderCaps(1))
+    turns = RedisSlots(RedisConnections(sys.argv[1]), sys.argv[2], ProviderCaps(1))
     async def call():
         print("called", flush=True)
         await anyio.sleep(120)

@@ -19,6 +19,7 @@ from batuta.clients.decoding import (
 from batuta.clients.error_mapping import error_from_reply, name_dialect_mistake
 from batuta.clients.gemini.stream import GeminiStreamAccumulator, parse_response
 from batuta.clients.gemini.stream import parse_usage as gemini_usage
+from batuta.clients.native_search import SearchReader
 from batuta.clients.openai.responses_stream import ResponsesStreamAccumulator
 from batuta.clients.openai.stream import (
     OpenAIStreamAccumulator,
@@ -28,7 +29,7 @@ from batuta.clients.openai.stream import (
 from batuta.clients.stated_cost import stated_usd
 from batuta.clients.stream_reading import DECODING_ERRORS, HalfJoiner
 from batuta.clients.tool_turns import give_back
-from batuta.core import Message, Role
+from batuta.core import Citation, Message, Role
 
 WRONG = [["f"], {"a": "b"}, 7, True, 1e308]
 
@@ -329,3 +330,12 @@ def test_what_comes_thousands_of_times_takes_time_linear_in_its_length(name):
         return time.process_time() - began
 
     assert any(take_in() < 0.6 for _ in range(3)), "also where others use the cores"
+
+
+def test_half_a_character_in_a_search_is_replaced_as_in_the_text():
+    searches = SearchReader()
+    half = Citation(url="https://a.example/\ud83d", title="a\ud83d")
+    [delta] = searches.add_call("s\ud83d", "q\ud83d", at=0, pages=(half,))
+    searches.cite("https://b.example", "b\ud83d", "c\ud83d")
+    for call in (delta.server_call, *searches.calls()):
+        assert b"\xef\xbf\xbd" in orjson.dumps(call, default=str)

@@ -1,15 +1,18 @@
 """How long a provider may say nothing: models that reason do, and what they think is billed."""
 
 import asyncio
+import socket
+import struct
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from batuta.clients import HttpTransport, RetryPolicy, WorkerSpec, open_client
+from batuta.clients.http_target import HttpTarget
 from batuta.config.load import load_config
 from batuta.core import Request, Worker, WorkerId, user_message
-from batuta.errors import ClientError, ProviderTimeoutError
+from batuta.errors import ClientError, ProviderTimeoutError, ProviderUnreachableError
 from fakes.openai import FakeOpenAI
 
 pytestmark = pytest.mark.anyio
@@ -73,3 +76,17 @@ async def ask(server, http, folder, written):
     path.write_text(f"{worker}{written}")
     config = await load_config(http, pool=str(path), environ={})
     return await config.clients[WorkerId("ada")].complete(ASK)
+
+
+async def test_a_connection_that_breaks_before_the_answer_is_not_called_unmade():
+    async def reset(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        linger = struct.pack("ii", 1, 0)  # closing sends a reset
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.transport.abort()
+
+    server = await asyncio.start_server(reset, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, HttpTransport() as http:
+        with pytest.raises(ProviderUnreachableError, match="broke before it answered"):
+            await http.get(HttpTarget(url=f"http://127.0.0.1:{port}/models"))

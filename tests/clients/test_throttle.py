@@ -203,7 +203,7 @@ def test_no_turn_comes_before_the_pause_is_over(steps):
         elif act == "ease":
             throttle.record_success()
         else:
-            turn = clock.time + throttle.next_turn()
+            turn = clock.time + throttle.reserve_slot()
             assert turn >= until - 1e-6 and turn >= last - 1e-6
             last = turn
         assert throttle.rate >= 2 and throttle.wait() <= 60 + 40 / 2
@@ -226,7 +226,7 @@ async def test_calls_that_were_on_their_way_together_slow_it_once():
     clock = Clock()
     throttle = Throttle(clock=clock)
     for _ in range(100):
-        throttle.next_turn()
+        throttle.reserve_slot()
     began = clock.time
     clock.time += 1
     for _ in range(50):

@@ -1,10 +1,10 @@
 """Adaptations of requests to what a worker's server refuses, learned from its error responses.
 
 When an error names something that can be expressed differently or left out, the same request is
-sent again in that form. The form that worked is remembered for the worker until the process ends,
-so each feature is refused only once; a worker's settings `adapt` and `field_names` set it from the
-start. Of the sampling fields, `temperature`, `top_p`, `seed` and the reasoning effort may be left
-out. `stop`, `n`, `top_k` and others never are: the setting `unsupported_fields` governs them.
+sent again in that form. The worker's client remembers the form that worked, so later requests are
+not refused for the same reason; a worker's settings `adapt` and `field_names` set it from the
+start. Of the sampling fields, a refusal may remove `temperature`, `top_p`, `seed` and the reasoning
+effort. It does not remove `stop`, `n`, `top_k` and others: the call then fails.
 """
 
 from __future__ import annotations
@@ -91,26 +91,26 @@ def alternate_roles(request: Request) -> Request:
 
     A short user message is put before an assistant's message at the beginning.
     """
-    turns: list[Message] = []
+    changed: list[Message] = []
     for message in request.messages:
-        if turns and turns[-1].role is message.role and message.role is not Role.TOOL:
-            turns[-1] = _merge_messages((turns[-1], message), message.role)
+        if changed and changed[-1].role is message.role and message.role is not Role.TOOL:
+            changed[-1] = _merge_messages((changed[-1], message), message.role)
         else:
-            turns.append(message)
-    first = _count_first_system_messages(turns)
-    if first < len(turns) and turns[first].role is Role.ASSISTANT:
-        turns.insert(first, user_message(_CONTINUE))
-    return replace(request, messages=tuple(turns))
+            changed.append(message)
+    first = _count_first_system_messages(changed)
+    if first < len(changed) and changed[first].role is Role.ASSISTANT:
+        changed.insert(first, user_message(_CONTINUE))
+    return replace(request, messages=tuple(changed))
 
 
 def answer_results(request: Request) -> Request:
     """Insert a short assistant message between tool results and a user message."""
-    turns: list[Message] = []
+    changed: list[Message] = []
     for message in request.messages:
-        if turns and turns[-1].role is Role.TOOL and message.role is Role.USER:
-            turns.append(assistant_message(_NOTED))
-        turns.append(message)
-    return replace(request, messages=tuple(turns))
+        if changed and changed[-1].role is Role.TOOL and message.role is Role.USER:
+            changed.append(assistant_message(_NOTED))
+        changed.append(message)
+    return replace(request, messages=tuple(changed))
 
 
 def end_with_user(request: Request) -> Request:
@@ -130,7 +130,7 @@ def ask_for_call(request: Request) -> Request:
 
 
 def without_reasoning(request: Request) -> Request:
-    """Leave out the reasoning of earlier turns."""
+    """Leave out the reasoning of all messages."""
     return _map_messages(request, lambda m: replace(m, reasoning="", thoughts=()))
 
 
@@ -170,8 +170,8 @@ def _merge_messages(messages: Iterable[Message], role: Role) -> Message:
     """Join several messages, with an empty line between their texts."""
     parts: list[Part] = []
     reasoning: list[str] = []
-    turns = tuple(messages)
-    for message in turns:
+    sources = tuple(messages)
+    for message in sources:
         if parts and message.text and any(isinstance(part, Text) for part in parts):
             parts.append(Text("\n\n"))
         parts.extend(message.parts)
@@ -179,9 +179,9 @@ def _merge_messages(messages: Iterable[Message], role: Role) -> Message:
     return Message(
         role=role,
         parts=tuple(parts),
-        name=turns[0].name,
+        name=sources[0].name,
         reasoning="\n\n".join(reasoning),
-        thoughts=tuple(thought for message in turns for thought in message.thoughts),
+        thoughts=tuple(thought for message in sources for thought in message.thoughts),
     )
 
 
@@ -348,7 +348,8 @@ _APPLIED: Mapping[Kind, Callable[[Request], Request]] = {
     "assistant_after_results": answer_results,
     "end_with_user": end_with_user,
 }
-"""Applied in this order: kinds that add messages come before kinds that reorder them."""
+"""Applied in this order: kinds that add to the system message come before kinds that move or join
+messages."""
 
 
 @lru_cache(maxsize=256)
@@ -488,10 +489,10 @@ def _named_fields(words: str, body: Mapping[str, Any]) -> list[str]:
 
     The order is reversed for two fields that exclude each other: the last one is dropped first.
     """
-    found = {
+    matches = {
         name: re.search(rf"(?<![\w-]){name}(?![\w-])", words) for name in _FIELDS if name in body
     }
-    named = {name: match.start() for name, match in found.items() if match is not None}
+    named = {name: match.start() for name, match in matches.items() if match is not None}
     return sorted(named, key=lambda name: named[name], reverse=" both " in words)
 
 
@@ -508,10 +509,10 @@ def _other_effort(words: str, sent: str | None) -> str | None:
 
 @dataclass(slots=True)
 class LearnedAdaptations:
-    """The adaptations learned for a worker, shared by all its calls in this process."""
+    """The adaptations of a worker's client, shared by all its calls."""
 
     current: Adaptations = NO_ADAPTATIONS
 
-    def keep(self, helped: Adaptations) -> None:
-        """Merge the adaptations with which a call succeeded."""
-        self.current = self.current.merged(helped)
+    def keep(self, further: Adaptations) -> None:
+        """Merge further adaptations into the current ones."""
+        self.current = self.current.merged(further)

@@ -1,7 +1,7 @@
-"""A journal of finished calls on disk, so that no call is paid for twice.
+"""A journal of finished calls on disk, so that finished calls are not paid for twice.
 
-A training or evaluation run that was killed repeats its calls when it is resumed. Calls that were
-already answered are read from the journal, with their original usage and cost.
+A training or evaluation that was killed repeats its calls when it is resumed. Calls with a seed
+that were already answered are read from the journal, with their original usage and cost.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def warn_if_emptied(*paths: str | Path) -> None:
 
 
 def open_journal_file(path: Path, table: str, name: str) -> sqlite3.Connection:
-    """Open an SQLite file of one table; each row is committed immediately, so a kill loses none.
+    """Open an SQLite file and create its table; rows are committed at once, so a kill loses none.
 
     Args:
         path: path of the file; its folder is created.
@@ -88,7 +88,7 @@ class CallClaim:
 
 
 class CallJournal(Protocol):
-    """Finished calls, each paid for once.
+    """Finished calls, kept so that they are not paid for twice.
 
     Laws:
     - If several callers claim the same call, one makes it and the others wait for its reply. In a
@@ -100,7 +100,7 @@ class CallJournal(Protocol):
     hits: int
     """Number of calls that were answered from the journal."""
     misses: int
-    """Number of calls that were made."""
+    """Number of calls that were made and answered."""
 
     async def name_worker(self, worker: str, identity: str) -> str:
         """Return the name under which the replies of a worker with this identity are stored.
@@ -146,7 +146,7 @@ class CallCache:
         """Return the stored reply to exactly this request, including its seed; None if none exists.
 
         Raises:
-            StoreError: the file cannot be read.
+            StoreError: the file or the reply in it cannot be read.
         """
         find = "SELECT reply FROM calls WHERE worker = ? AND request = ?"
         rows = self._execute("read", find, worker, request_fingerprint(request))
@@ -171,12 +171,21 @@ class CallCache:
         rows = self._execute("used", "SELECT identity FROM reached WHERE worker = ?", worker)
         return stored_worker_name(worker, identity, rows[0][0])
 
-    def _execute(self, done: str, statement: str, *values: str | bytes) -> list[tuple[Any, ...]]:
-        """Return the rows of a statement; `done` says in the error what the file cannot be."""
+    def _execute(self, use: str, statement: str, *values: str | bytes) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement.
+
+        Args:
+            use: the participle for the error "the call journal cannot be …", such as "read".
+            statement: SQL.
+            values: the values of its placeholders.
+
+        Raises:
+            StoreError: SQLite reports an error.
+        """
         try:
             return self._file.execute(statement, values).fetchall()
         except sqlite3.Error as error:
-            raise StoreError(f"the call journal {self.path} cannot be {done}: {error}") from None
+            raise StoreError(f"the call journal {self.path} cannot be {use}: {error}") from None
 
     @asynccontextmanager
     async def claim(self, worker: str, request: Request) -> AsyncGenerator[CallClaim]:
@@ -203,7 +212,7 @@ class CallCacheClient:
         self._journal = journal
         self._worker = worker
         self._name: str | None = None
-        """The name under which its replies are stored; None until it is known."""
+        """The name under which the worker's replies are stored; None until it is known."""
 
     def __repr__(self) -> str:
         return f"Journaled({self._client!r})"
@@ -215,10 +224,10 @@ class CallCacheClient:
 
     async def _stored_name(self) -> str:
         if self._name is None:
-            found = self.identity
+            identity = self.identity
             self._name = (
-                await self._journal.name_worker(self._worker, identity_digest(found))
-                if found
+                await self._journal.name_worker(self._worker, identity_digest(identity))
+                if identity
                 else self._worker
             )
         return self._name
@@ -247,13 +256,23 @@ class CallCacheClient:
 
 
 def stored_worker_name(worker: str, identity: str, first: str) -> str:
-    """Return the worker's id if `identity` is the first one stored for the id, else both."""
+    """Return the worker's id if `identity` is the first for this id, else the id and `identity`."""
     return worker if identity == first else f"{worker} {identity}"
 
 
 def read_reply(text: bytes) -> Reply:
-    """Decode a reply from a journal row."""
-    return _reply_adapter().validate_json(text)
+    """Decode a reply from a journal row.
+
+    Raises:
+        StoreError: the row is damaged, or was written by a later version.
+    """
+    try:
+        return _reply_adapter().validate_json(text)
+    except ValueError:
+        raise StoreError(
+            "the call journal has a reply that cannot be read: use the version of Batuta that "
+            "wrote the journal, or move it away to pay for its calls again"
+        ) from None
 
 
 def write_reply(reply: Reply) -> bytes:

@@ -228,7 +228,7 @@ class SharedJournal:
                 await self._release(key, owner)
 
     async def _wait_for_claim(self, key: _Key, owner: UUID) -> Reply | None:
-        """Wait for another process's reply; return None once this owner has the claim."""
+        """Return another process's reply once it is stored; None once this owner has the claim."""
         lease, pause = timedelta(seconds=LEASE_S), FIRST_POLL_S
         while True:
             if await self._ask(lambda pool: pool.fetchval(_CLAIM, *key, owner, lease)):

@@ -2,7 +2,7 @@
 
 A `ProviderAdapter` implements one API: it converts between our types and the API's JSON.
 `ProviderClient` does the rest: it sends requests, reads replies and streams, counts and prices
-tokens, and turns every failure into a ClientError.
+tokens, and turns a provider's failure into a ClientError.
 
 All usage that providers state is checked by `count_reply` before it becomes tokens or cost.
 """
@@ -53,7 +53,8 @@ from batuta.errors import (
 from batuta.offload.threads import read_off_loop
 
 _MANY_PARTS = 1000
-"""A request with more message parts is serialized in a thread; this many take some 10 ms."""
+"""A request with more message parts is converted to the API's JSON in a thread; converting this
+many takes some 10 ms."""
 
 
 class ProviderAdapter(Protocol):
@@ -206,13 +207,14 @@ async def _adapt_off_loop(
 def _other_form(
     endpoint: _ProviderEndpoint, form: _Form, error: ClientError, tried: Sequence[dict[str, Any]]
 ) -> _Form | None:
-    """Return another form of the request that may avoid the error; None if there is none.
+    """Return another form of the request that may avoid the error.
 
-    A call with known usage is not repeated here, so that its cost is counted first.
+    Returns None if there is none, or if `MAX_ADAPTATIONS` other forms were sent. A call with known
+    usage is not repeated here, so that its cost is counted first.
 
     Raises:
         FormRefusedError: the server cannot enforce the response format, and describing it in the
-            prompt does not suffice. This is remembered for the worker.
+            prompt does not suffice. The client remembers this.
     """
     if error.usage is not None or not error.words or len(tried) > MAX_ADAPTATIONS:
         return None
@@ -277,14 +279,18 @@ async def _stream_reply(
         if has_begun or result.usage:
             _attach_cost(error, endpoint, request, result)
         if sent:
-            error.words = ""  # prevents a retry in another form: deltas were already passed on
+            error.words = ""  # prevents a retry in another form: the prefill was already passed on
         raise
 
 
 async def _send_whole(
     endpoint: _ProviderEndpoint, reply: Reply, request: Request, listener: CallListener
 ) -> None:
-    """Pass a whole reply to the listener although a stream was requested."""
+    """Pass the text, reasoning, server calls and images of a whole reply to the listener.
+
+    The provider sent the whole reply although a stream was requested. Tool calls and alternatives
+    are not passed on.
+    """
     prefill = request.prefill if endpoint.adapter.supports_prefill else ""
     sent = 0
     for call in reply.server_calls:
@@ -302,7 +308,7 @@ async def _send_whole(
 async def _parse_whole(
     endpoint: _ProviderEndpoint, target: HttpTarget, body: WholeBody, accumulator: StreamAccumulator
 ) -> ProviderReply:
-    """Parse a whole reply; the usage that a faulty one states is added to the accumulator.
+    """Parse a whole reply; add the usage that a faulty reply states to the accumulator.
 
     Raises:
         ClientError: the reply is an error, or is malformed.
@@ -362,7 +368,7 @@ async def _count_off_loop(
 def _complete_reply(
     endpoint: _ProviderEndpoint, request: Request, provider_reply: ProviderReply
 ) -> Reply:
-    """Return the reply with its prefill, usage, cost and model, which may be the worker's own."""
+    """Return the reply with prefill, usage, cost and the model that it names, else the worker's."""
     reply = provider_reply.reply
     is_partial = provider_reply.usage_is_partial
     usage, cost = count_reply(endpoint.worker, request, provider_reply, partial=is_partial)

@@ -321,21 +321,24 @@ _ALIASES = {
 
 
 def priors_of(model: str) -> tuple[Skill, ...]:
-    """Return the model's skills on public leaderboards; any provider's name for it is accepted."""
+    """Return the model's skills on public leaderboards; empty if it is on none of them.
+
+    Other names of the model are recognized by `plain_name` and `_ALIASES`.
+    """
     name = plain_name(model)
     return _by_name().get(_ALIASES.get(name, name), ())
 
 
 @cache
 def _by_name() -> dict[str, tuple[Skill, ...]]:
-    found: dict[str, tuple[Skill, ...]] = {}
+    skills: dict[str, tuple[Skill, ...]] = {}
     for board, rows in _ROWS.items():
         for spelled, percent in rows.items():
             share = round(percent / 100, 4)
             skill = Skill(family=board.family, share=share, board=board.title)
             name = plain_name(spelled)
-            found[name] = (*found.get(name, ()), skill)
-    return found
+            skills[name] = (*skills.get(name, ()), skill)
+    return skills
 
 
 def parameters_in(text: str) -> float | None:
@@ -343,8 +346,8 @@ def parameters_in(text: str) -> float | None:
 
     If the text has several such numbers, the largest is returned; None if it has none.
     """
-    found = _BILLIONS.findall(text.replace("_", "-"))
-    return max((float(n) / (1000 if unit in {"m", "M"} else 1) for n, unit in found), default=None)
+    sizes = _BILLIONS.findall(text.replace("_", "-"))
+    return max((float(n) / (1000 if unit in {"m", "M"} else 1) for n, unit in sizes), default=None)
 
 
 def known_worker(provider: str, model: ListedModel, base_url: str = "") -> Worker:

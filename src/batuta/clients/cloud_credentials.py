@@ -76,8 +76,8 @@ class AwsSigner:
         errors = import_module("botocore.exceptions")
 
         try:
-            found = self._session.get_credentials()
-            frozen = found.get_frozen_credentials() if found else None
+            credentials = self._session.get_credentials()
+            frozen = credentials.get_frozen_credentials() if credentials else None
         except errors.BotoCoreError as error:
             raise ProviderAuthError(f"AWS gave no credentials: {type(error).__name__}") from None
         if frozen is None:
@@ -101,7 +101,7 @@ class TokenSigner:
         self._token: Secret | None = None
         self._ends = 0.0
         """The token's expiry in seconds since the epoch."""
-        self._turn = anyio.Lock()
+        self._renewal = anyio.Lock()
 
     async def sign(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes
@@ -111,7 +111,7 @@ class TokenSigner:
         Raises:
             ProviderAuthError: no token could be fetched.
         """
-        async with self._turn:
+        async with self._renewal:
             if self._token is None or time.time() > self._ends - RENEWAL_SECONDS:
                 text, self._ends = await anyio.to_thread.run_sync(self._fetch)
                 self._token = Secret(text)
@@ -122,7 +122,9 @@ def open_signer(cloud: Cloud, base_url: str) -> RequestSigner:
     """Return the signer for a cloud, with the credentials found on this machine.
 
     Raises:
-        ConfigError: the cloud's library is not installed, or no credentials were found.
+        ConfigError: the cloud's library is not installed, or there are no Google credentials; the
+            message continues a sentence about the key that is missing. AWS and Azure look up
+            credentials at the first request.
     """
     try:
         match cloud:
@@ -167,10 +169,10 @@ def _google_tokens() -> FetchToken:
     requests = import_module("google.auth.transport.requests")
 
     try:
-        found: Any = auth.default(scopes=[GOOGLE_SCOPE])
+        default: Any = auth.default(scopes=[GOOGLE_SCOPE])
     except errors.DefaultCredentialsError:
         raise ConfigError("or Google's credentials (GOOGLE_APPLICATION_CREDENTIALS)") from None
-    credentials = found[0]
+    credentials = default[0]
 
     def fetch() -> tuple[str, float]:
         try:

@@ -35,7 +35,7 @@ _INVALID_IMAGE = "an image must be an http(s) URL or a base64 data: URL of an im
 
 
 def split_data_url(url: str) -> tuple[str, str] | None:
-    """Return media type and base64 text of a `data:` URL; None for an http(s) URL.
+    """Return media type and base64 text of a `data:` URL or bare base64; None for an http(s) URL.
 
     Raises:
         BadRequestError: `url` is neither an http(s) URL nor a base64 image.
@@ -46,7 +46,7 @@ def split_data_url(url: str) -> tuple[str, str] | None:
 
 
 def plain_picture_url(url: str) -> str:
-    """Return the URL in a form that every provider accepts.
+    """Return the URL in its plain form, which providers accept.
 
     For `data:` URLs the media type is sniffed from the bytes if possible, and the base64 text uses
     the standard alphabet with padding and without white space. Base64 without `data:` is accepted.
@@ -69,6 +69,8 @@ def plain_picture_url(url: str) -> str:
 
 def picture_data_url(media_type: str, data: str) -> str:
     """Return the `data:` URL of an image, which is given as base64 or already as a `data:` URL.
+
+    Only the beginning of the data and its length are checked.
 
     Raises:
         BadRequestError: `data` is not base64, or not an image.
@@ -101,14 +103,14 @@ def read_picture(data: str, media_type: str = "") -> Image:
     try:
         return Image(url=picture_data_url(media_type, data))
     except BadRequestError:
-        raise ValueError("the reply contains an image that is not valid base64") from None
+        raise ValueError("the reply contains an image that is not a base64 image") from None
 
 
 def read_picture_address(url: str) -> Image:
-    """Return an image that a provider sent as a `data:` or `https:` URL.
+    """Return an image that a provider sent as a `data:` or `https:` URL, or as bare base64.
 
     Raises:
-        ValueError: `url` is neither.
+        ValueError: `url` is none of these.
     """
     plain = shown_picture_url(url)
     if not plain:

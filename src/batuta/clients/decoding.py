@@ -31,7 +31,8 @@ class SseParser:
     """Parses one stream; chunks may end anywhere, lines may end in LF, CR LF or CR.
 
     Comments, `id` and `retry` are dropped. Some servers put no blank line between events. Then a
-    line with a complete JSON object is an event as soon as another event begins.
+    line with a complete JSON object is an event: the first such line as soon as another event
+    begins, each later line immediately.
     """
 
     __slots__ = (
@@ -127,7 +128,7 @@ class SseParser:
         return (*ended, *self._end_whole()) if self._is_dense else ended
 
     def _end_whole(self) -> Sequence[SseEvent]:
-        """Return the pending event if its data is one line with an object or the end mark."""
+        """Return and drop the pending event if its data is one line with an object or end mark."""
         if len(self._data) != 1 or not _is_whole(self._data[0]):
             return ()
         event = (self._name, self._data[0])
@@ -153,7 +154,9 @@ _MAX_LENIENT_BYTES = 1 << 20
 
 
 def load_json(text: bytes) -> Any:
-    """Parse JSON; NaN, lone surrogates and a byte order mark are accepted in texts of up to 1 MiB.
+    """Parse JSON.
+
+    Texts of up to 1 MiB may have NaN, lone surrogates, a byte order mark or invalid UTF-8.
 
     Raises:
         ValueError: `text` is not JSON.
@@ -301,7 +304,10 @@ _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,18})?(e-[0-9]{1,2})?", re.IGNORECASE
 
 
 def as_number(value: Any) -> Any:
-    """Return the number in a string, as some servers send numbers as strings; else `value`."""
+    """Return the number in a string, as some servers send numbers as strings; else `value`.
+
+    Only numbers without a sign and with at most 9 digits before the point are recognized.
+    """
     if not isinstance(value, str) or not (found := _NUMBER.fullmatch(value)):
         return value
     return float(value) if found[1] or found[2] else int(value)
@@ -401,11 +407,11 @@ def _foreign_counts(event: Mapping[str, Any], own: tuple[str, str]) -> dict[str,
         for usage in filter(None, (each.get("usage"), each.get("usageMetadata"))):
             usage = as_object(usage)  # noqa: PLW2901
             plain = max(as_count(usage.get(name)) for name in _INPUTS)
-            found = (
+            stated = (
                 plain + sum(as_count(usage.get(name)) for name in _CACHE_INPUTS),
                 max(as_count(usage.get(name)) for name in _OUTPUTS),
             )
-            for name, count in zip(own, found, strict=True):
+            for name, count in zip(own, stated, strict=True):
                 if count > counts.get(name, 0):
                     counts[name] = count
     return counts
@@ -447,7 +453,10 @@ def _is_number(value: Any) -> bool:
 
 
 def with_joined_halves(provider_reply: ProviderReply) -> ProviderReply:
-    """Return the reply with the halves of surrogate pairs joined in its strings."""
+    """Return the reply with the halves of surrogate pairs joined in its strings.
+
+    Those of its server calls were joined by `SearchReader`.
+    """
     reply = _join_reply(provider_reply.reply)
     return provider_reply if reply is provider_reply.reply else replace(provider_reply, reply=reply)
 
@@ -491,6 +500,7 @@ class ErrorReply(Exception):
     def __init__(self, payload: Any) -> None:
         super().__init__("an error object in a reply")
         self.payload = payload
+        """The reply, or an object with its error in the field `error`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Finds callable models: of providers whose keys are in the environment, and on local servers.
 
-For each kind of server one function lists its models and another fetches their details.
+Some kinds of servers have functions of their own that list the models or fetch their details.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from batuta.clients.transport import HttpTransport
 from batuta.errors import ClientError, ConfigError
 
 PROBE_SECONDS = 0.3
-"""Time limit for a server on a common port to list its models; each discovery waits for it."""
+"""Time limit for a server on a common port to list its models; each discovery may take so long."""
 NAMED_PROBE_SECONDS = 5.0
 """Time limit for a server at a configured address, which may be far away, to list its models."""
 DETAIL_SECONDS = 1.0
@@ -68,17 +68,17 @@ class ModelServer:
 async def list_models(http: HttpTransport, server: ModelServer) -> tuple[ListedModel, ...] | None:
     """Return the server's chat models, at most `MAX_MODELS`.
 
-    Returns None if the server cannot be reached, refuses, or takes too long.
+    Returns None if the server cannot be reached, does not send a list, or takes too long.
     """
-    found: tuple[ListedModel, ...] | None = None
+    listed: tuple[ListedModel, ...] | None = None
     with anyio.move_on_after(NAMED_PROBE_SECONDS if server.named else PROBE_SECONDS):
         try:
-            found = await _LISTS.get(server.kind, _list_served)(http, server)
+            listed = await _LISTS.get(server.kind, _list_served)(http, server)
         except ClientError:
             return None
-    if found is None:
+    if listed is None:
         return None
-    known = {model.name: model for model in found[:MAX_MODELS]}
+    known = {model.name: model for model in listed[:MAX_MODELS]}
     if add_details := _DETAILS.get(server.kind):
         with anyio.move_on_after(DETAIL_SECONDS):  # details that arrived in time are kept
             await add_details(http, server, known)
@@ -228,7 +228,10 @@ _Version = tuple[int, ...]
 async def list_hosted_models(
     http: HttpTransport, provider: Provider, base_url: str, key: Secret
 ) -> tuple[ListedModel, ...]:
-    """Return the models that the provider lists for the key; empty if it lists none in time."""
+    """Return the models on the first page of the provider's list for the key.
+
+    The result is empty if the provider refuses, or lists none in time.
+    """
     target = _list_target(provider, base_url.rstrip("/"), key)
     with anyio.move_on_after(LIST_SECONDS):
         try:
@@ -327,7 +330,7 @@ async def discover_pool(environ: Mapping[str, str], http: HttpTransport) -> Disc
     Raises:
         ConfigError: a variable contains an invalid key or URL.
     """
-    found: dict[str, tuple[WorkerSpec, ...]] = {}
+    by_provider: dict[str, tuple[WorkerSpec, ...]] = {}
     silent: list[str] = []
     hosted, to_probe = _list_providers(environ)
     named = {server.provider.name for server in to_probe if server.has_own_url}
@@ -335,13 +338,13 @@ async def discover_pool(environ: Mapping[str, str], http: HttpTransport) -> Disc
     async def ask_server(server: _ProviderAccess) -> None:
         specs = await _probe_server(server, http)
         if specs is not None:
-            found[server.provider.name] = specs
+            by_provider[server.provider.name] = specs
         elif server.has_own_url:
             silent.append(server.provider.url_vars[0])
 
     async def ask_hosted(server: _ProviderAccess) -> None:
         listed = await list_hosted_models(http, server.provider, server.base_url, server.key)
-        found[server.provider.name] = _hosted_workers(server, listed)
+        by_provider[server.provider.name] = _hosted_workers(server, listed)
 
     # These tasks do not raise: the group would wrap the error in an ExceptionGroup.
     async with anyio.create_task_group() as group:
@@ -350,13 +353,13 @@ async def discover_pool(environ: Mapping[str, str], http: HttpTransport) -> Disc
         for server in hosted:
             group.start_soon(ask_hosted, server)
     return Discovery(
-        specs=tuple(spec for name in PROVIDERS for spec in found.get(name, ())),
+        specs=tuple(spec for name in PROVIDERS for spec in by_provider.get(name, ())),
         silent=tuple(sorted(silent)),
         unasked=tuple(
             spec
             for provider in PROVIDERS.values()
             if provider.local and provider.name not in named
-            for spec in found.get(provider.name, ())
+            for spec in by_provider.get(provider.name, ())
         ),
     )
 

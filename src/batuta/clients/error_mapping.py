@@ -155,7 +155,7 @@ def error_from_response(
         limited = kind is RateLimitError
         wait = find_wait(headers or {}, payload, message, resets=limited)
     error = kind(sentence, status=status, retry_after=wait)
-    error.words = _whole_words(payload)
+    error.words = _body_text(payload)
     return error
 
 
@@ -210,8 +210,8 @@ def _error_class(status: int, codes: str, message: str) -> type[ClientError]:
         (of_request and _BAD_KEY.search(words), ProviderAuthError),
         (of_request and _NO_MODEL.search(codes), ModelNotFoundError),
     )
-    if (found := next((kind for says, kind in by_words if says), None)) is not None:
-        return found
+    if (by_word := next((kind for says, kind in by_words if says), None)) is not None:
+        return by_word
     if HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
         return _ERROR_BY_STATUS.get(status, BadRequestError)
     # A redirect is not worth a retry: the next attempt would be redirected, too.
@@ -253,11 +253,11 @@ def _find_words(value: Any, nested: int = _MAX_NESTING) -> str:
     if isinstance(value, str) or not nested:
         return as_string(value)
     fields = as_object(value)
-    places = [*as_array(value), *(fields[name] for name in _ALL_WORDS if fields.get(name))]
-    return next((found for place in places if (found := _find_words(place, nested - 1))), "")
+    places = [*as_array(value), *(fields[name] for name in _ALL_MESSAGE_FIELDS if fields.get(name))]
+    return next((message for place in places if (message := _find_words(place, nested - 1))), "")
 
 
-def _whole_words(payload: Any) -> str:
+def _body_text(payload: Any) -> str:
     """Return the error body as text, truncated; empty if it is nested too deep."""
     try:
         words = payload if isinstance(payload, str) else json.dumps(payload, ensure_ascii=False)
@@ -266,11 +266,19 @@ def _whole_words(payload: Any) -> str:
     return words[:WORDS_CHARACTERS]
 
 
-_WORDS = ("message", "msg", "error_msg", "errorMessage", "detail", "status_msg", "error_message")
-_ALL_WORDS = (*_WORDS, "Message", "error_description", "error", "errors", "title")
+_MESSAGE_FIELDS = (
+    "message",
+    "msg",
+    "error_msg",
+    "errorMessage",
+    "detail",
+    "status_msg",
+    "error_message",
+)
+_ALL_MESSAGE_FIELDS = (*_MESSAGE_FIELDS, "Message", "error_description", "error", "errors", "title")
 """Fields with an error's human-readable message, the most informative first."""
-_CODES = ("code", "error_code", "errorCode", "status_code", "type", "status")
-_ANSWERS = ("choices", "candidates", "output", "content", "promptFeedback", "data")
+_CODE_FIELDS = ("code", "error_code", "errorCode", "status_code", "type", "status")
+_REPLY_FIELDS = ("choices", "candidates", "output", "content", "promptFeedback", "data")
 """A reply that is not an error has one of these fields."""
 
 
@@ -282,19 +290,19 @@ def find_stated_error(payload: Any) -> dict[str, Any] | None:
     status = as_object(top.get("base_resp"))  # MiniMax
     if status.get("status_code"):
         return _error_of_fields(status)
-    if any(top.get(name) for name in _ANSWERS):
+    if any(top.get(name) for name in _REPLY_FIELDS):
         return None
     for further in as_array(top.get("errors")):
-        if found := _error_of_fields(as_object(further)):
-            return found
+        if error := _error_of_fields(as_object(further)):
+            return error
     return _error_of_fields(top)
 
 
 def _error_of_fields(fields: Mapping[str, Any]) -> dict[str, Any] | None:
-    words = next((as_string(fields[name]) for name in _WORDS if fields.get(name)), "")
+    words = next((as_string(fields[name]) for name in _MESSAGE_FIELDS if fields.get(name)), "")
     if not words:
         return None
-    code = next((fields[name] for name in _CODES if fields.get(name)), None)
+    code = next((fields[name] for name in _CODE_FIELDS if fields.get(name)), None)
     return {"error": {"message": words, "code": code}}
 
 

@@ -27,7 +27,7 @@ from batuta.clients.providers import (
     find_provider,
     spec_identity,
 )
-from batuta.clients.redis_connections import ProviderCaps, RedisConnections, RedisTurns
+from batuta.clients.redis_connections import ProviderCaps, RedisConnections, RedisSlots
 from batuta.clients.resilience import (
     BreakerPolicy,
     CircuitBreakerClient,
@@ -65,8 +65,8 @@ from batuta.errors import (
 from batuta.usage import ZERO_USAGE, Usage
 
 _REQUEST_ERRORS = (BadRequestError, ContextLengthError, NotRecordedError)
-"""Errors that would be the same at every deployment."""
-_KEY_CHARACTERS = 2_000
+"""Errors of the request itself, which is then sent to no other deployment."""
+_IDENTIFYING_CHARACTERS = 2_000
 """The number of each message's first characters that identify a conversation."""
 
 
@@ -85,7 +85,7 @@ class Deployment:
 
 @final
 class Deployments:
-    """Calls one of the deployments, and another one if the call fails.
+    """Calls one of the deployments, and the others in turn as long as the call fails.
 
     A conversation stays at its deployment, where its prompt is cached. A circuit breaker around
     each client skips a deployment that has failed.
@@ -103,8 +103,9 @@ class Deployments:
         """Return the reply of the first deployment that gives one.
 
         Raises:
-            ClientError: the request is invalid, or the last deployment failed too.
-            LimitReachedError: the run's limits allow no further attempt.
+            ClientError: the request is invalid, the last deployment failed too, or the listener's
+                error if a further attempt is useless.
+            LimitReachedError: the budget does not allow a further attempt.
         """
         *others, last = self._in_order(request)
         for member in others:
@@ -135,14 +136,15 @@ def _conversation_beginning(request: Request) -> str:
         return request.cache.key
     texts: list[str] = []
     for message in request.messages:
-        texts.append(message.text[:_KEY_CHARACTERS])
+        texts.append(message.text[:_IDENTIFYING_CHARACTERS])
         if message.role is Role.USER:
             break
     return "\0".join(texts)
 
 
 COOLDOWN = BreakerPolicy(failures=1, pause=15.0)
-"""A deployment is skipped after one failure: for 15 seconds, then each time twice as long."""
+"""A deployment is skipped after one failure: for 15 seconds, then each time twice as long, up to 5
+minutes."""
 CHECK_MAX_TOKENS = 64
 """Maximum number of output tokens of a check, with room for a little reasoning before "ok"."""
 
@@ -165,13 +167,14 @@ def open_client(
         http: the shared transport.
         policy: the retries.
         limiter: a limiter shared with other clients, such as those of the same key; None: a
-            separate one with the spec's limits.
+            separate one with the spec's limits. The spec's further deployments have their own.
         health: records the worker's failures and opens its circuit breaker; None: no breaker.
-        shared: Redis, where limits are counted over all processes; None: limits hold per process.
+        shared: Redis, where limits are counted over all processes, except those of `limiter`; None:
+            limits hold per process.
 
     Raises:
-        ConfigError: the provider is unknown, its base URL or key is missing, or it does not support
-            a setting of the worker.
+        ConfigError: the provider is unknown, its base URL or key is missing or invalid, an extra is
+            not installed, or the provider does not support a setting of the worker.
     """
     client = _create_limited_client(spec, http, limiter, shared)
     if spec.deployments:
@@ -189,8 +192,8 @@ def _create_limited_client(
 ) -> Client:
     """Return the client of one address, with its limits."""
     if limiter is None:
-        turns = None if shared is None else _shared_turns(spec, shared)
-        limiter = CallLimiter(spec.concurrency, spec.rpm, spec.tpm, shared=turns)
+        slots = None if shared is None else _shared_slots(spec, shared)
+        limiter = CallLimiter(spec.concurrency, spec.rpm, spec.tpm, shared=slots)
     return RateLimitedClient(open_provider_client(spec, http), limiter)
 
 
@@ -211,11 +214,11 @@ def _create_deployments_client(
     )
 
 
-def _shared_turns(spec: WorkerSpec, shared: RedisConnections) -> RedisTurns:
-    """Return the limits shared by all processes that call the same model as the same worker."""
+def _shared_slots(spec: WorkerSpec, shared: RedisConnections) -> RedisSlots:
+    """Return the limits shared by all processes that call a model of one host as one worker."""
     host = url_host(spec.base_url or find_provider(spec.provider).base_url)
     account = f"{spec.worker.id}/{spec.worker.model}@{host}"
-    return RedisTurns(shared, account, ProviderCaps(spec.concurrency, spec.rpm, spec.tpm))
+    return RedisSlots(shared, account, ProviderCaps(spec.concurrency, spec.rpm, spec.tpm))
 
 
 def open_clients(
@@ -226,7 +229,10 @@ def open_clients(
 ) -> dict[WorkerId, Client]:
     """Return clients by worker id; workers that `health` names have a circuit breaker.
 
-    With `shared` their limits hold over all processes.
+    With `shared` all clients' limits hold over all processes.
+
+    Raises:
+        ConfigError: a worker cannot be called; see `open_client`.
     """
     known = health or {}
     return {
@@ -236,23 +242,24 @@ def open_clients(
 
 
 def open_provider_client(spec: WorkerSpec, http: HttpTransport) -> Client:
-    """Return the spec's client without limits and retries.
+    """Return the client of the spec's own address, without limits, retries and deployments.
 
     Raises:
-        ConfigError: the provider is unknown, its base URL or key is missing, or it does not support
-            a setting of the worker.
+        ConfigError: the provider is unknown, its base URL or key is missing or invalid, an extra is
+            not installed, or the provider does not support a setting of the worker.
     """
     provider = find_provider(spec.provider)
     base_url = spec.base_url or provider.base_url
     if not base_url:
         known = f", or set {' or '.join(provider.url_vars)}" if provider.url_vars else ""
         raise ConfigError(f"worker {spec.worker.id} needs a base_url{known}")
-    own = not spec.base_url or not provider.base_url
-    if provider.key_vars and not provider.local and not spec.key and own:
+    takes_key = provider.key_vars and not provider.local
+    if takes_key and not spec.key and not (spec.base_url and provider.base_url):
         http = _signed_transport(spec, provider, base_url, http)
     if spec.extra_body and (provider.api != "chat" or EMBEDDINGS in spec.worker.tags):
         raise ConfigError(
-            f"worker {spec.worker.id}: extra_body is for chat completions of OpenAI's form only"
+            f"worker {spec.worker.id}: extra_body is for chat completions, responses and images of "
+            "OpenAI's form only"
         )
     if EMBEDDINGS in spec.worker.tags:
         return _open_embedding_client(spec, provider, base_url, http)
@@ -291,8 +298,8 @@ def _open_openai_client(
         kinds = adaptations.kinds | {"merge_first_system_messages"}
         adaptations = replace(adaptations, kinds=kinds)
     responses = OpenAIResponsesClient(spec.worker, http, **common).adapt(adaptations)
-    own = spec.openai_api is None and base_url != provider.base_url
-    return ResponsesOrChatClient(responses, chat) if own else responses
+    may_lack_responses = spec.openai_api is None and base_url != provider.base_url
+    return ResponsesOrChatClient(responses, chat) if may_lack_responses else responses
 
 
 def _signed_transport(
@@ -332,13 +339,14 @@ class WorkerCheck:
     error: ClientError | None = None
     """None: the worker answered."""
     usage: Usage = ZERO_USAGE
-    """The tokens of the call, if known."""
+    """The tokens of the call; `ZERO_USAGE` if they are not known."""
 
 
 async def check_worker(client: Client, worker: Worker) -> WorkerCheck:
-    """Ask the worker for one word; this costs a few tokens, or one tool call.
+    """Ask the worker for one word; this costs a few tokens, one tool call or one image.
 
-    A worker that reads web pages gets no URL; its reply that there is none counts as an answer.
+    A failed call is returned, not raised. A worker that reads web pages gets no URL; its reply that
+    there is none counts as an answer.
     """
     words = _CHECK_PROGRAM if PROGRAM in worker.tags else _CHECK_WORDS
     request = Request(

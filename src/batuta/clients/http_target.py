@@ -40,7 +40,9 @@ class OutwardRoutes:
     """The proxies and trusted certificates that the environment configures."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        """Read the variables; lower-case names take precedence over upper-case ones.
+        """Read the variables of proxies and certificates.
+
+        Lower-case names of proxies take precedence over upper-case ones.
 
         Raises:
             ConfigError: a proxy has an unsupported scheme, or the certificates cannot be loaded.
@@ -51,17 +53,17 @@ class OutwardRoutes:
         self._proxies = {kind: _parse_proxy(kind, url) for kind, url in named.items() if url}
         self.are_direct = not self._proxies
         """Whether no proxy is configured."""
-        self._without = _read_either(environ, "no_proxy")
+        self._no_proxy = _read_either(environ, "no_proxy")
         self.certificates = _load_certificates(environ)
         """The context with the trusted certificates; None: the default certificates."""
 
     def find_proxy(self, url: str) -> Proxy:
         """Return the proxy for `url`; `NO_PROXY` for a direct connection."""
         parts = urlsplit(url)
-        found = self._proxies.get(parts.scheme) or self._proxies.get("all")
-        if found is None or self._is_direct(parts.hostname or "", parts.port):
+        proxy = self._proxies.get(parts.scheme) or self._proxies.get("all")
+        if proxy is None or self._is_direct(parts.hostname or "", parts.port):
             return NO_PROXY
-        return found
+        return proxy
 
     def _is_direct(self, host: str, port: int | None) -> bool:
         """Return True if the `NO_PROXY` variable matches the host, or the host is this machine."""
@@ -71,12 +73,12 @@ class OutwardRoutes:
             address = None
         if host == "localhost" or (address is not None and address.is_loopback):
             return True
-        if not self._without:
+        if not self._no_proxy:
             return False
         authority = f"{host}:{port}" if port else host
-        if proxy_bypass_environment(authority, {"no": self._without}):
+        if proxy_bypass_environment(authority, {"no": self._no_proxy}):
             return True
-        named = (each.strip() for each in self._without.split(","))
+        named = (each.strip() for each in self._no_proxy.split(","))
         return address is not None and any(_holds_address(each, str(address)) for each in named)
 
 
@@ -110,7 +112,7 @@ def _load_certificates(environ: Mapping[str, str]) -> ssl.SSLContext | None:
         return _read_certificates(file, folder, Path(file).stat().st_mtime_ns if file else 0)
     except (OSError, ssl.SSLError):
         named = f"SSL_CERT_FILE names {file}" if file else f"SSL_CERT_DIR names {folder}"
-        raise ConfigError(f"{named}, which contains no certificates") from None
+        raise ConfigError(f"{named}, which contains no certificates or cannot be read") from None
 
 
 @lru_cache(maxsize=4)
@@ -132,7 +134,10 @@ _SENDABLE = re.compile(r"[!-~]*")
 
 @final
 class Secret:
-    """An API key; `str`, `repr` and `format` show `***`, only `reveal` returns the key."""
+    """An API key, or "" for none.
+
+    `str`, `repr` and `format` show `***`; only `reveal` returns the key.
+    """
 
     __slots__ = ("_value",)
 
@@ -144,7 +149,9 @@ class Secret:
         """
         self._value = value.strip()
         if not _SENDABLE.fullmatch(self._value):
-            raise ConfigError("an API key contains a space, a line break or a non-ASCII character")
+            raise ConfigError(
+                "an API key contains white space, a control character or a non-ASCII character"
+            )
 
     def reveal(self) -> str:
         """Return the key; only for request headers."""
@@ -167,7 +174,7 @@ NO_KEY = Secret("")
 
 
 def redact_secrets(text: str, key: Secret = NO_KEY) -> str:
-    """Return `text` with `key`, anything that looks like a key, and URL paths removed."""
+    """Return `text` with `key` and anything like a key hidden, and URLs reduced to their host."""
     if key:
         text = text.replace(key.reveal(), HIDDEN_KEY)
     return hide_keys(text)
@@ -175,12 +182,15 @@ def redact_secrets(text: str, key: Secret = NO_KEY) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpTarget:
-    """The URL and headers of a request."""
+    """The URL and headers of a request.
+
+    Raises ConfigError if the URL is not http(s) and no `host` is given.
+    """
 
     url: str = field(repr=False)
     headers: Mapping[str, str] = field(repr=False, default_factory=dict[str, str])
     key: Secret = NO_KEY
-    """Removed from every error message."""
+    """Removed from what error messages quote of the provider."""
     host: str = ""
     """Host and port for an error's `host`, never shown in its message; default: those of `url`."""
 
@@ -195,9 +205,15 @@ def url_host(url: str) -> str:
     Raises:
         ConfigError: `url` is not an http(s) URL.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ConfigError("the base URL of a provider must start with http:// or https://")
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in {"http", "https"} and bool(parts.hostname)
+    except ValueError:  # such as an IPv6 address without its closing bracket
+        is_url, parts = False, urlsplit("")
+    if not is_url:
+        raise ConfigError(
+            "the base URL of a provider must start with http:// or https:// and name a host"
+        )
     return parts.netloc.rpartition("@")[2]
 
 

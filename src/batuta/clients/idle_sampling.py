@@ -18,9 +18,13 @@ from batuta.errors import UnsupportedFieldError
 def idle_sampling(spec: WorkerSpec, sampling: Sampling) -> tuple[str, ...]:
     """Return the names of settings that are not sent to the model, or that its API refuses.
 
+    The worker's `adapt` and `field_names` are not considered, and a worker that draws by the images
+    API is compared like one of chat completions.
+
     Args:
         spec: the worker.
-        sampling: the sampling settings; some have an effect only if another setting is absent.
+        sampling: the sampling settings, without `dimensions`; some have an effect only if another
+            setting is absent.
     """
     unset = Sampling()
     chosen = [f.name for f in fields(unset) if getattr(sampling, f.name) != getattr(unset, f.name)]

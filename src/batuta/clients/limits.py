@@ -19,7 +19,7 @@ from typing import final
 
 import anyio
 
-from batuta.clients.redis_connections import RedisTurns
+from batuta.clients.redis_connections import RedisSlots
 from batuta.clients.resilience import SleepFunction
 from batuta.core import CallListener, Client, Reply, Request
 from batuta.core.conductor import NULL_LISTENER
@@ -80,9 +80,10 @@ class _Window:
 class CallLimiter:
     """Limits on concurrent calls, calls per minute and tokens per minute; shared by clients.
 
-    Waiting calls are served in the order of arrival; a cancelled call frees its slot. Token counts
-    are estimated when a call begins and corrected when it ends. With `shared` the limits hold over
-    all processes; while Redis is unavailable, this process uses its share of them.
+    A limit of None does not apply. The calls of this process are served in the order of arrival; a
+    cancelled call frees its slot. Token counts are estimated when a call begins and corrected when
+    its reply is received. With `shared` the limits hold over all processes; while Redis is
+    unavailable, this process uses its share of them.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class CallLimiter:
         rpm: int | None = None,
         tpm: int | None = None,
         *,
-        shared: RedisTurns | None = None,
+        shared: RedisSlots | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: SleepFunction = anyio.sleep,
     ) -> None:
@@ -108,12 +109,13 @@ class CallLimiter:
         self.throttle = Throttle(clock=clock)
 
     async def run(self, inner: Client, request: Request, listener: CallListener) -> Reply:
-        """Return `inner`'s reply, called as soon as the limits allow it.
+        """Call `inner` as soon as the limits allow it, and return its reply.
 
         Raises:
             RateLimitError: the provider answered 429, or the pause after an earlier 429 is longer
                 than a call may wait.
-            ClientError: the call failed, or the listener chose another worker instead.
+            ClientError: the call failed, or the listener does not wait for a long pause.
+            LimitReachedError: the listener allows no further attempt after a long pause.
         """
         reported = await self._report_pause(listener)
         if self._shared is None:
@@ -130,7 +132,7 @@ class CallLimiter:
     async def _call_within_windows(
         self, inner: Client, request: Request, listener: CallListener, *, reported: bool
     ) -> Reply:
-        """Return `inner`'s reply, called as soon as this process's per-minute limits allow it."""
+        """Call `inner` as soon as this process's limits per minute allow it; return its reply."""
         if self._calls is None and self._tokens is None:
             return await self._call(inner, request, listener, reported=reported)
         grants = await self._wait_for_grants(request)
@@ -142,10 +144,10 @@ class CallLimiter:
     async def _call(
         self, inner: Client, request: Request, listener: CallListener, *, reported: bool
     ) -> Reply:
-        """Return `inner`'s reply, called after any pause that the provider's 429s require."""
+        """Call `inner` after any pause that the provider's 429s require; return its reply."""
         if not reported:
             await self._report_pause(listener)
-        await self._sleep_until_turn()
+        await self._sleep_until_slot()
         began = self._clock()
         try:
             reply = await inner.complete(request, listener)
@@ -160,9 +162,10 @@ class CallLimiter:
 
         Raises:
             RateLimitError: the pause is longer than a call may wait.
-            ClientError: the listener chose another worker instead.
+            ClientError: the listener does not wait.
+            LimitReachedError: the listener allows no further attempt.
         """
-        if not self.throttle.is_slowed:
+        if not self.throttle.was_ever_slowed:
             return False
         wait = self.throttle.wait()
         if wait > SHORT_WAIT_SECONDS:
@@ -172,12 +175,12 @@ class CallLimiter:
             await listener.on_failure(Failure.of(error))
         return wait > SHORT_WAIT_SECONDS
 
-    async def _sleep_until_turn(self) -> None:
+    async def _sleep_until_slot(self) -> None:
         throttle = self.throttle
         while True:
-            if throttle.is_slowed and (wait := throttle.wait()) > MAX_WAIT_SECONDS:
+            if throttle.was_ever_slowed and (wait := throttle.wait()) > MAX_WAIT_SECONDS:
                 raise self._rate_limit_error(wait)
-            extensions, wait = throttle.extensions, throttle.next_turn()
+            extensions, wait = throttle.extensions, throttle.reserve_slot()
             if wait > 0:
                 await self._sleep(wait)
             if extensions == throttle.extensions:  # no 429 came while this call was waiting
@@ -221,7 +224,11 @@ class RateLimitedClient:
         return f"Limit({self.inner!r})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return `inner`'s reply after waiting for the limits."""
+        """Return `inner`'s reply after waiting for the limits.
+
+        Raises:
+            RateLimitError, ClientError, LimitReachedError: see `CallLimiter.run`.
+        """
         return await self.limiter.run(self.inner, request, listener)
 
     def with_files(self, files: NamedFiles) -> RateLimitedClient:
@@ -237,7 +244,7 @@ _MIN_RATE = 2.0
 """Minimum rate after a pause, in calls per second; a provider with a lower limit sends new 429s."""
 _UNNAMED_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 2.0, 30.0
 """Seconds: the first pause if the provider names none, the longest first pause if it names one, and
-the longest pause of all. Each consecutive 429 doubles the pause."""
+the longest pause of all. Each consecutive 429 doubles the first two, up to the third."""
 _RATE_INCREASE = 1.1
 """Factor by which each answer raises the rate."""
 
@@ -250,7 +257,7 @@ class Throttle:
         self._clock = clock
         self._sent: deque[float] = deque()
         self._rate = inf
-        self._usual = inf
+        self._rate_before = inf
         """Calls per second before calls were slowed; infinite before the first 429."""
         self._next = 0.0
         """The time at which the next call may begin; 0 before the first 429."""
@@ -267,7 +274,7 @@ class Throttle:
         return self._rate
 
     @property
-    def is_slowed(self) -> bool:
+    def was_ever_slowed(self) -> bool:
         """Whether the provider has ever answered 429; if not, no call waits."""
         return self._next > 0.0
 
@@ -275,7 +282,7 @@ class Throttle:
         """Return the seconds until the next call may begin."""
         return max(0.0, self._next - self._clock())
 
-    def next_turn(self) -> float:
+    def reserve_slot(self) -> float:
         """Reserve the next slot; return the seconds until the slot begins."""
         now = self._clock()
         at = max(now, self._next)
@@ -297,8 +304,8 @@ class Throttle:
         if began >= self._slowed:
             self._consecutive += 1
             if self._rate == inf:
-                self._usual = max(self._recent_rate(now), 2 * _MIN_RATE)
-            self._rate = max(_MIN_RATE, min(self._rate, self._usual) / 2)
+                self._rate_before = max(self._recent_rate(now), 2 * _MIN_RATE)
+            self._rate = max(_MIN_RATE, min(self._rate, self._rate_before) / 2)
             self._slowed = now
         first = _UNNAMED_PAUSE_SECONDS if retry_after is None else _FIRST_PAUSE_SECONDS
         longest = min(first * 2.0 ** min(self._consecutive - 1, 10), _MAX_PAUSE_SECONDS)
@@ -316,5 +323,5 @@ class Throttle:
         self._consecutive = 0
         if self._rate < inf:
             self._rate *= _RATE_INCREASE
-            if self._rate >= 2 * self._usual:
+            if self._rate >= 2 * self._rate_before:
                 self._rate = inf

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, final
 from urllib.parse import urlsplit
 
-from batuta.clients.decoding import MAX_TOOL_CALLS
+from batuta.clients.decoding import MAX_TOOL_CALLS, join_halves
 from batuta.core import Citation, Delta, NativeSearch, Request, ServerCall, Tool
 from batuta.core.server_tools import WEB_SEARCH
 
@@ -77,20 +77,21 @@ class SearchReader:
         pages: Sequence[Citation] = (),
         error: str = "",
     ) -> Sequence[Delta]:
-        """Add a finished call; return its delta, or no delta if the call is already known.
+        """Add a finished search or opened page; return its delta, or no delta if it is known.
 
         Raises:
             ValueError: the reply has too many searches.
         """
+        call_id = join_halves(call_id)
         if call_id in self._calls:
             return ()
         if len(self._calls) >= MAX_TOOL_CALLS:
             raise ValueError(f"more than {MAX_TOOL_CALLS:,} searches in one reply")
-        once = {page.url: page for page in pages if page.url}
+        once = {page.url: page for page in map(_join_page, pages) if page.url}
         call = ServerCall(
             id=call_id or f"search_{len(self._calls)}",
             name=name,
-            query=query,
+            query=join_halves(query),
             citations=tuple(once.values()),
             error=error,
             at=at,
@@ -100,7 +101,7 @@ class SearchReader:
 
     def cite(self, url: str, title: str = "", quote: str = "") -> None:
         """Add a citation of the current text; a URL that is not http(s) is ignored."""
-        url = page_address(url)
+        url, title, quote = join_halves(page_address(url)), join_halves(title), join_halves(quote)
         if not url.startswith(("http://", "https://")):
             return
         if title:
@@ -130,19 +131,19 @@ class SearchReader:
     def calls(self) -> tuple[ServerCall, ...]:
         """Return the calls, with titles and quotes of their pages.
 
-        A cited page that is in no call's results is added to the last search.
+        A cited page with a title or quote that is in no call's results is added to the last search.
         """
         known = {page.url for call in self._calls.values() for page in call.citations}
         more = [Citation(url=url) for url in {**self._titles, **self._quotes} if url not in known]
-        found = [
+        calls = [
             replace(call, citations=tuple(map(self._complete, call.citations)))
             for call in self._calls.values()
         ]
-        last = next((n for n in reversed(range(len(found))) if found[n].name == WEB_SEARCH), None)
+        last = next((n for n in reversed(range(len(calls))) if calls[n].name == WEB_SEARCH), None)
         if more and last is not None:
-            pages = (*found[last].citations, *map(self._complete, more))
-            found[last] = replace(found[last], citations=pages)
-        return tuple(found)
+            pages = (*calls[last].citations, *map(self._complete, more))
+            calls[last] = replace(calls[last], citations=pages)
+        return tuple(calls)
 
     def _complete(self, page: Citation) -> Citation:
         return replace(
@@ -150,6 +151,12 @@ class SearchReader:
             title=page.title or self._titles.get(page.url, ""),
             excerpt=page.excerpt or self._quotes.get(page.url, ""),
         )
+
+
+def _join_page(page: Citation) -> Citation:
+    """Join the halves of surrogate pairs in a page's strings, as for all strings of a reply."""
+    joined = (join_halves(page.url), join_halves(page.title), join_halves(page.excerpt))
+    return replace(page, url=joined[0], title=joined[1], excerpt=joined[2])
 
 
 def _host_of(url: str) -> str:

@@ -35,12 +35,13 @@ _LOCAL = (
 def is_public_url(url: str, private_hosts: Collection[str] = ()) -> bool:
     """Return True if the URL's host is a public address, or a name that may have one.
 
-    Names are not resolved here, because the result could change before the connection is made. The
+    URLs with a user name, or that programs may interpret differently, are refused. Names are not
+    resolved here, because the result could change before the connection is made. The
     connection must use `PublicResolver`.
 
     Args:
         url: a URL of any scheme.
-        private_hosts: hosts, or `host:port`, that are always allowed.
+        private_hosts: hosts, or `host:port`, in lower case, that are allowed nevertheless.
     """
     host = _readable_host(url)
     if host is None:
@@ -95,7 +96,7 @@ def _readable_host(url: str) -> str | None:
 
 
 def _is_public_name(host: str) -> bool:
-    """Return True for a name in the public DNS; not for an address such as 0x7f.1 or 2130706433."""
+    """Return True for a name that may be public; not for addresses like 0x7f.1 or 2130706433."""
     try:
         socket.inet_aton(host)
     except OSError:
@@ -120,7 +121,7 @@ class PublicResolver(AbstractResolver):
         """Create the resolver; nothing is resolved yet.
 
         Args:
-            private_hosts: hosts, or `host:port`, that may have private addresses.
+            private_hosts: hosts, or `host:port`, in lower case, that may have private addresses.
             resolver: the underlying resolver; None: the system's.
         """
         self._private_hosts = frozenset(private_hosts)
@@ -132,17 +133,20 @@ class PublicResolver(AbstractResolver):
         """Return the host's addresses.
 
         Raises:
-            PrivateAddressError: one of them is not public.
+            PrivateAddressError: one of them is not public, and the host is not in `private_hosts`.
+            OSError: the host cannot be resolved.
         """
         if self._resolver is None:
             self._resolver = aiohttp.ThreadedResolver()
-        found = await self._resolver.resolve(host, port, family)
+        addresses = await self._resolver.resolve(host, port, family)
         named = {host.lower(), f"{host.lower()}:{port}"}
         if named.isdisjoint(self._private_hosts) and not all(
-            is_public_address(each["host"]) for each in found
+            is_public_address(each["host"]) for each in addresses
         ):
-            raise PrivateAddressError(f"{host} resolves to an address in a private network")
-        return found
+            raise PrivateAddressError(
+                f"{host} resolves to an address of this machine or of a private network"
+            )
+        return addresses
 
     async def close(self) -> None:
         """Close the underlying resolver."""

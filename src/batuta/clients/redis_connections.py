@@ -1,11 +1,11 @@
 """Redis connections, and rate limits of providers counted in Redis over all processes.
 
-While Redis does not answer, calls to it return immediately, and each process enforces its share of
-every limit by itself.
+After Redis failed to answer, it is skipped for a few seconds at a time, and each process enforces
+its share of every limit by itself.
 
 One script takes a slot of an account or returns how long to wait. It checks all three limits
-together by Redis's own clock, so that they hold exactly for any number of processes. A running call
-renews its lease; the slot of a killed process becomes free when its lease expires. The windows of
+together by Redis's own clock, so that they hold for any number of processes. A running call renews
+its lease; the slot of a killed process becomes free when its lease expires. The windows of
 the library `limits` are not used here: they would store an entry for each token, and do not limit
 concurrent calls.
 """
@@ -110,13 +110,13 @@ class RedisConnections:
             await client.aclose(close_connection_pool=True)
 
     def share_of(self, limit: int) -> int:
-        """Return this process's share of a limit while Redis is unavailable."""
+        """Return this process's share of a limit while Redis is unavailable: at least 1."""
         return max(1, limit // self.processes)
 
     def _client(self) -> Any:
         loop = asyncio.get_running_loop()
-        found = self._clients.get(loop)
-        if found is None:
+        client = self._clients.get(loop)
+        if client is None:
             pool = self._module.BlockingConnectionPool.from_url(
                 self._url,
                 max_connections=CONNECTIONS,
@@ -124,8 +124,8 @@ class RedisConnections:
                 socket_timeout=self._patience,
                 socket_connect_timeout=self._patience,
             )
-            found = self._clients[loop] = self._module.Redis(connection_pool=pool)
-        return found
+            client = self._clients[loop] = self._module.Redis(connection_pool=pool)
+        return client
 
     def _note_failure(self, error: Exception) -> None:
         """Skip Redis for a while; log the first failure of an outage."""
@@ -216,6 +216,7 @@ class ProviderCaps:
     """A provider's limits for one account."""
 
     concurrency: int
+    """Maximum number of calls at the same time."""
     rpm: int | None = None
     """Maximum number of calls per minute; None: no limit."""
     tpm: int | None = None
@@ -223,7 +224,7 @@ class ProviderCaps:
 
 
 @final
-class RedisTurns:
+class RedisSlots:
     """Slots of one account, counted in Redis; this process's calls wait in order of arrival."""
 
     def __init__(self, connections: RedisConnections, account: str, caps: ProviderCaps) -> None:
@@ -246,7 +247,14 @@ class RedisTurns:
         return self._connections.processes
 
     async def run(self, tokens: int, call: Callable[[], Awaitable[Reply]]) -> Reply | None:
-        """Wait for a slot, make the call and return its reply; None if Redis is unavailable."""
+        """Wait for a slot, make the call and return its reply.
+
+        Returns None, without making the call, if Redis is unavailable.
+
+        Args:
+            tokens: the estimated tokens of the call; corrected by its reply.
+            call: makes the call.
+        """
         owner, used = uuid4().hex, -1
         try:
             async with self._first:
@@ -259,19 +267,19 @@ class RedisTurns:
             await self._end(owner, tokens, used)
 
     async def _call_with_renewals(self, owner: str, call: Callable[[], Awaitable[Reply]]) -> Reply:
-        """Make the call and return its reply; renew its lease while it runs."""
-        found: Reply | Exception | None = None
+        """Make the call and return its reply; renew the slot's lease meanwhile."""
+        outcome: Reply | Exception | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(self._renew, owner)
             try:
-                found = await call()
+                outcome = await call()
             except Exception as error:  # noqa: BLE001 - raised below, not in a group
-                found = error
+                outcome = error
             group.cancel_scope.cancel()
-        if isinstance(found, Exception):
-            raise found
-        assert found is not None  # noqa: S101 - cancelled otherwise
-        return found
+        if isinstance(outcome, Exception):
+            raise outcome
+        assert outcome is not None  # noqa: S101 - cancelled otherwise
+        return outcome
 
     async def _take(self, owner: str, tokens: int) -> bool:
         """Wait for a slot; return False if Redis is unavailable."""
@@ -283,8 +291,8 @@ class RedisTurns:
             )
             if wait is None or wait < 0:
                 return wait is not None
-            longest = wait / 1000 if wait else POLL_S * random.uniform(0.5, 1.5)
-            await anyio.sleep(longest)
+            seconds = wait / 1000 if wait else POLL_S * random.uniform(0.5, 1.5)
+            await anyio.sleep(seconds)
 
     async def _renew(self, owner: str) -> None:
         """Renew the lease periodically; a failed renewal is repeated the next time."""
@@ -296,7 +304,7 @@ class RedisTurns:
             )
 
     async def _end(self, owner: str, tokens: int, used: int) -> None:
-        """Free the slot and correct the estimate to the tokens used."""
+        """Free the slot and correct the estimate to the tokens used, unless `used` is -1."""
         with anyio.CancelScope(shield=True):
             await self._connections.ask(
                 lambda redis: redis.eval(_END, 4, *self._keys, owner, tokens, used)

@@ -14,13 +14,14 @@ import orjson
 from batuta.clients.scripted_client import split_reply
 from batuta.core import CallListener, Failure, Reply, Request, Run
 from batuta.core.conductor import NULL_LISTENER
-from batuta.errors import BadRequestError, ClientError
+from batuta.errors import BadRequestError, ClientError, UnsupportedFieldError
 from batuta.usage import ZERO_COST
 
 _NO_CAP_SUFFIX = b',"max_output":null}'
 _NO_CHOICES = b',"choices":null,"logprobs":null,"dimensions":null}'
 _DEFAULT_SAMPLING_END = b',"frequency_penalty":null,"presence_penalty":null,"top_k":null}'
-"""End of a serialized sampling without the fields that were added after the first version."""
+"""End of a serialized sampling whose fields added after the first version have their defaults; some
+further fields are in `_NO_CHOICES`."""
 
 
 @final
@@ -38,7 +39,7 @@ class RunReplayClient:
 
     @classmethod
     def of(cls, runs: Iterable[Run], worker_id: str) -> Self:
-        """Return a client that replays the replies of worker `worker_id` in `runs`."""
+        """Return a client that replays the replies and failures of a worker's steps in `runs`."""
         steps = (step for run in runs for step in run.steps if step.worker == worker_id)
         return cls((step.request, step.result) for step in steps if step.request is not None)
 
@@ -75,7 +76,7 @@ _ADDED_FIELDS = (b',"cache":null', b',"thoughts":[]', b',"tokens":[]', b',"words
 def request_fingerprint(request: Request) -> bytes:
     """Return a hash of everything in `request`; equal requests have equal hashes."""
     text = orjson.dumps(request, option=orjson.OPT_SORT_KEYS)
-    # Drop fields that were added later, so that older recordings keep their fingerprints.
+    # Drop the defaults of fields added later, so that older recordings keep their fingerprints.
     text = text.replace(_NO_CHOICES, b"}").replace(_DEFAULT_SAMPLING_END, b"}")
     for name in _ADDED_FIELDS:  # within texts quotes are escaped, so these are fields
         text = text.replace(name, b"")
@@ -85,6 +86,6 @@ def request_fingerprint(request: Request) -> bytes:
 
 
 def _error_from_failure(failure: Failure) -> ClientError:
-    kinds = {kind.code: kind for kind in ClientError.__subclasses__()}
+    kinds = {kind.code: kind for kind in (*ClientError.__subclasses__(), UnsupportedFieldError)}
     kind = kinds.get(failure.code, ClientError)
     return kind(failure.message, usage=failure.usage, cost=ZERO_COST)

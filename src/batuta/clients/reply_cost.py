@@ -1,8 +1,8 @@
 """The usage and cost of a call: the provider's numbers, as far as they are plausible.
 
 A provider's numbers are accepted up to `MARGIN` times what the call can use, by our own bound from
-the request (`core.cost_bound`). A larger number is lowered to that limit, the call is marked as
-estimated, and a warning is logged.
+the request (`core.cost_bound`), and a little more. A larger number is lowered to that limit, the
+call is marked as estimated, and a warning is logged.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ def _is_small(usage: Usage) -> bool:
 def price_searches(worker: Worker, request: Request, reply: Reply) -> tuple[ServerCall, ...]:
     """Return the server-side calls, with the cost of each search.
 
-    Searches beyond `MARGIN` times the allowed number are not charged, as they are not plausible.
+    Failed searches cost nothing. Searches beyond `MARGIN` times the allowed number are not charged,
+    as they are not plausible.
     """
     if not reply.server_calls:
         return ()

@@ -3,7 +3,7 @@
 A closed breaker lets calls pass. After `failures` in a row it opens: calls fail immediately, so
 that another worker takes over without a wait. After a pause one call is let through. If that call
 is answered, the breaker closes; if the provider fails it, the breaker opens again for twice as
-long.
+long, up to `longest`. If it ends otherwise, the next call is let through.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class WorkerHealth:
         """Seconds of the current or next pause."""
         self._probing = False
         self.calls = 0
-        """Number of calls that were answered or failed."""
+        """Number of calls that the provider answered or failed."""
         self.failures = 0
         """Number of calls that the provider failed."""
         self.row = 0
@@ -116,7 +116,10 @@ class WorkerHealth:
         return max(0.0, self._until - self._clock())
 
     def allow_call(self) -> bool:
-        """Return True if a call may be made; report its end to one of the three methods below."""
+        """Return True if a call may be made; report its end to one of the three methods below.
+
+        While the breaker is open, this is the call that probes the provider.
+        """
         if self._until is None:
             return True
         if self._probing or self.wait > 0:
@@ -166,7 +169,8 @@ class CircuitBreakerClient:
         """Return `inner`'s reply.
 
         Raises:
-            CircuitOpenError: the provider has failed too often; nothing was sent.
+            CircuitOpenError: the breaker is open, or another call probes the provider; nothing was
+                sent.
             ClientError: the call failed.
         """
         health = self.health
@@ -268,8 +272,9 @@ class RetryClient:
         the failed attempt.
 
         Raises:
-            ClientError: the last attempt's error, or one that is not retried.
-            LimitReachedError: the listener allows no further attempt.
+            ClientError: the last attempt's error, one that is not retried, or the listener's error
+                if a further attempt is useless.
+            LimitReachedError: the budget does not allow a further attempt.
         """
         attempt = 1
         while True:

@@ -31,9 +31,14 @@ _SECONDS_SINCE = 1_000_000_000
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds to wait from `retry-after-ms` or `retry-after`; None if neither is valid.
+    """Return the seconds to wait by the headers; None if none of them states a valid wait.
 
-    The value may be a number, a duration such as `1m30s`, or a date.
+    `retry-after-ms` and `x-ms-retry-after-ms` are numbers; `retry-after` may be a number, a
+    duration such as `1m30s`, a Unix time or a date. A longer wait than `MAX_RETRY_SECONDS` is
+    reduced to it.
+
+    Args:
+        headers: the response headers; the mapping must ignore case.
     """
     for name in _MILLISECONDS:
         milliseconds = _parse_number(headers.get(name))
@@ -46,7 +51,7 @@ def parse_retry_after(headers: Mapping[str, str]) -> float | None:
 def find_wait(
     headers: Mapping[str, str], payload: Any, words: str, *, resets: bool
 ) -> float | None:
-    """Return the seconds to wait; None if the response does not state them.
+    """Return the seconds to wait; None if the response states no wait.
 
     The sources in order: `retry-after` headers, fields of the body, its message, limit resets.
 
@@ -74,11 +79,11 @@ def _parse_wait(text: str) -> float | None:
 
 
 def _read_duration(text: str) -> float | None:
-    found = [
+    parts = [
         float(number) * _UNITS[unit]
         for number, unit in _DURATION.findall(text[:_DURATION_CHARACTERS])
     ]
-    return _bound_wait(sum(found)) if found else None
+    return _bound_wait(sum(parts)) if parts else None
 
 
 def _parse_number(text: str | None) -> float | None:

@@ -53,7 +53,8 @@ class ScriptedClient:
         """Return the script's reply; usage is estimated from the texts unless the script states it.
 
         Raises:
-            ClientError: the scripted reply is an error, or no reply is left.
+            ClientError: the scripted reply is an error, no reply is left, or no key of the mapping
+                occurs in the request.
         """
         self.requests.append(request)
         line = self._say(request)
@@ -105,11 +106,14 @@ def _replies_in_order(replies: Sequence[ScriptLine]) -> Callable[[Request], Scri
 
 
 def split_reply(reply: Reply, chunk: int) -> list[Delta]:
-    """Return `reply` as deltas, like a stream: reasoning, text, then each tool call.
+    """Return `reply` as deltas, like a stream: reasoning, thoughts, text, then each tool call.
+
+    Images and server calls are left out.
 
     Args:
         reply: the complete reply.
-        chunk: characters of a text delta; 0: the whole text.
+        chunk: characters of a text delta; 0: the whole text. Text with log probabilities is not
+            split.
     """
     return [d for at, choice in enumerate(reply.choices) for d in _split_one(choice, chunk, at)]
 

@@ -15,7 +15,7 @@ _TICKS = 10_000_000_000
 
 
 def stated_usd(usage: Any) -> Decimal | None:
-    """Return the cost in dollars that a usage object states; None if it states none."""
+    """Return the plausible cost in dollars that a usage object states; None if it states none."""
     stated = as_object(usage)
     cost = stated.get("cost")
     if isinstance(cost, dict):  # Perplexity: tokens plus a fee per request

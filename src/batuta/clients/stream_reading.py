@@ -1,6 +1,7 @@
 """Reads a streamed reply: accumulates its events, and passes their deltas to a listener.
 
-Deltas received together are merged into one; half of a surrogate pair waits for the other half.
+Text deltas received together are merged into one; the first half of a surrogate pair waits for the
+second half.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from batuta.errors import (
     StreamInterruptedError,
 )
 
-_TURN_EVENTS = 64
+_EVENTS_PER_YIELD = 64
 """Events after which the loop yields to other tasks: a few milliseconds of work."""
 USAGE_SECONDS = 10.0
 """Seconds to wait for the usage after a reply has given its finish reason."""
@@ -118,8 +119,8 @@ class HalfJoiner:
 class FragmentSender:
     """Passes the deltas of a stream to a listener.
 
-    Text deltas received in one chunk are merged into one, because passing on a delta costs the same
-    however short it is.
+    Consecutive text deltas received in one chunk are merged into one, because passing on a delta
+    costs the same however short it is.
     """
 
     __slots__ = ("_halves", "_held", "_listener", "_pieces")
@@ -133,7 +134,7 @@ class FragmentSender:
         """The texts of the held deltas after the first."""
 
     async def add(self, delta: Delta) -> None:
-        """Send the delta, or hold it until `send_held` if it is plain text."""
+        """Send the delta; plain text is held until `send_held` or a delta of another kind."""
         held, is_plain = self._held, _is_plain_text(delta)
         if held is not None:
             if is_plain and _is_same_kind(held, delta):
@@ -191,7 +192,8 @@ async def read_stream(
     """Read the stream until the reply has ended; return the accumulated reply.
 
     Raises:
-        ClientError: the stream contains an error, is malformed, or ends too early.
+        ClientError: the stream contains an error, is malformed or too large, stops, or ends too
+            early.
     """
     yielder, sender = _LoopYielder(), FragmentSender(listener)
     trailing: Sequence[SseEvent] = ()
@@ -253,10 +255,10 @@ async def _read_trailing(
     *,
     silence: float,
 ) -> list[Delta]:
-    """Return the deltas of the events after the end of the reply, or after a malformed event.
+    """Return the deltas of the events after the end of the reply, an error or a malformed event.
 
-    A stream states its usage at its end, which must be counted. And a connection can be reused only
-    if its body was read to the end.
+    The usage at the end of a stream must be counted. And a connection can be reused only if its
+    body was read to the end.
 
     Args:
         target: the called address, for errors.
@@ -284,8 +286,8 @@ async def _read_trailing(
 class _TrailingEvents:
     """Reads events after the end of a reply.
 
-    Some servers repeat their whole reply there many times. A repeated event adds no new deltas and
-    no higher counts, so it is not parsed again.
+    Some servers repeat their whole reply many times after its end. A repeated event adds no new
+    text and no higher counts, so it is not parsed again.
     """
 
     def __init__(self, target: HttpTarget, accumulator: StreamAccumulator) -> None:
@@ -318,7 +320,10 @@ async def _batch_within(events: EventStream, seconds: float) -> list[SseEvent] |
 
 
 async def _next_batch(accumulator: StreamAccumulator, events: EventStream) -> list[SseEvent] | None:
-    """Return the next events; None at the end, or if nothing follows a finished reply in time."""
+    """Return the next events; None at the end of the stream.
+
+    After a finished reply also None if nothing follows in time, or the connection fails.
+    """
     if not accumulator.is_finished:
         return await events.batch()
     with anyio.move_on_after(USAGE_SECONDS):
@@ -368,9 +373,9 @@ class _LoopYielder:
         self._done = 0
 
     async def count(self, work: int) -> None:
-        """Add `work`, in events; yield the loop after every `_TURN_EVENTS` of them."""
+        """Add `work`, in events; yield the loop after every `_EVENTS_PER_YIELD` of them."""
         self._done += work
-        if self._done >= _TURN_EVENTS:
+        if self._done >= _EVENTS_PER_YIELD:
             self._done = 0
             await asyncio.sleep(0)
 

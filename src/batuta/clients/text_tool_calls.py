@@ -3,7 +3,7 @@
 Servers of open models leave a call in the text if it is not in the form that their parser expects:
 on llama.cpp, Ollama and vLLM, Qwen2.5-Coder puts it into a code block or writes bare JSON. As an
 answer may contain JSON, only these forms count as calls, and only at the end of the answer:
-- a JSON object with the name of an offered tool and its arguments,
+- a JSON object with the name of an offered tool and its arguments, or a list of such objects,
 - a model family's own marker, followed by such a name and arguments,
 - a Python list of calls of offered tools.
 """
@@ -86,6 +86,8 @@ Schemas = Mapping[str, Mapping[str, Any]]
 def find_calls(text: str, tools: Schemas) -> tuple[str, tuple[ToolCall, ...]]:
     """Return the text of an answer before its calls, and the calls at its end.
 
+    The whole text and no calls are returned if calls do not end the text.
+
     Args:
         text: the answer.
         tools: the offered tools' schemas.
@@ -145,7 +147,7 @@ def _read_beginning(text: str, at: int) -> str:
 
 
 def _read_calls(text: str, at: int, tools: Schemas) -> tuple[tuple[ToolCall, ...], int]:
-    """Return the calls from `at` on, and the position after them."""
+    """Return the calls from `at` on, and the position up to which no further call begins."""
     calls: list[ToolCall] = []
     while at < len(text) and len(calls) < _MAX_CALLS:
         try:
@@ -155,10 +157,10 @@ def _read_calls(text: str, at: int, tools: Schemas) -> tuple[tuple[ToolCall, ...
         except (ValueError, RecursionError):
             break
         entries = as_array(value) if isinstance(value, list) else [value]
-        found = [_read_call(entry, tools) for entry in entries]
-        if None in found:
+        read = [_read_call(entry, tools) for entry in entries]
+        if None in read:
             break
-        calls += filter(None, found)
+        calls += filter(None, read)
         at = _end_of(_CLOSING, text, end)
     return tuple(calls), at
 
@@ -234,7 +236,10 @@ class _HeldText:
     """The number of positions checked so far at which no call begins."""
 
     def take(self, names: Collection[str]) -> str:
-        """Return the text that cannot belong to a call, and hold the rest."""
+        """Return the text that cannot belong to a call, and hold the rest.
+
+        After `_MAX_POSITIONS` positions without a call all text is returned.
+        """
         held = "".join(self.pieces)
         at = len(held)
         for position in _candidate_positions(held, is_begun=self.is_begun):

@@ -3,7 +3,7 @@
 A conversation may contain another worker's call ids, which this provider refuses or which repeat.
 Clients send tool results in any order, while some models match them to calls by order alone.
 
-Some servers require fields of an assistant's turn to be sent back unchanged: OpenRouter's
+Some servers require fields of an assistant's message to be sent back unchanged: OpenRouter's
 `reasoning_details`, LiteLLM's `thinking_blocks` and Copilot's `reasoning_opaque`, which may be
 encrypted or signed, and Gemini's signature of each call, in `extra_content` of Google's
 OpenAI-compatible endpoint or `provider_specific_fields` of LiteLLM. `GivenBack` stores them as one
@@ -159,7 +159,8 @@ def rule_of_model(model: str, otherwise: CallIdRule) -> CallIdRule:
 def fit_tool_turns(messages: Sequence[Message], rule: CallIdRule) -> tuple[Message, ...]:
     """Give the calls unique, accepted ids, and put results in the order of their calls.
 
-    Even calls of one turn may have the same id.
+    If anything is changed, each result gets a message of its own. Even calls of one message may
+    have the same id.
     """
     if _are_fitting(messages, rule):
         return tuple(messages)
@@ -190,7 +191,7 @@ def fit_tool_turns(messages: Sequence[Message], rule: CallIdRule) -> tuple[Messa
 def _are_fitting(messages: Sequence[Message], rule: CallIdRule) -> bool:
     """Return True if every id is accepted and unique, and results follow their calls in order.
 
-    This is the usual case, checked first because a long conversation is sent with every step.
+    This is the usual case, checked first because a long conversation is sent again and again.
     """
     used: set[str] = set()
     waiting: deque[str] = deque()
@@ -269,7 +270,7 @@ def _rename_results(message: Message, names: dict[str, deque[str]]) -> Message:
 
 
 def _call_position(message: Message, order: dict[str, int]) -> int:
-    """Return the position of the result's call in its turn; results of unknown calls are last."""
+    """Return the position of the result's call in its message; unknown calls count as last."""
     results = (part for part in message.parts if isinstance(part, ToolResult))
     return min((order.get(part.call_id, len(order)) for part in results), default=len(order))
 
@@ -278,11 +279,12 @@ _PREFIX = "chat."
 _TEXT_FIELDS = ("text", "summary", "data", "signature", "thinking")
 """Fields of a detail that are streamed in pieces."""
 _LISTS = {"details": "reasoning_details", "blocks": "thinking_blocks"}
-"""Lists of a turn to send back (OpenRouter's, LiteLLM's), by the key that they are stored under."""
+"""Lists of a message to send back (OpenRouter's, LiteLLM's), by the key under which they are
+stored."""
 _OPAQUE = "reasoning_opaque"
-"""The string of a turn to send back (GitHub Copilot's)."""
+"""The string of a message to send back (GitHub Copilot's)."""
 GIVEN_BACK = (*_LISTS.values(), _OPAQUE)
-"""The fields of a message, or of its fragments, to send back with the turn."""
+"""The fields of a message, or of its fragments, to send back with the message."""
 _EXTRAS = {"extras": "extra_content", "fields": "provider_specific_fields"}
 """Fields of a call to send back with it (Google's, LiteLLM's), by the key under which they are
 stored."""
@@ -299,7 +301,7 @@ _RowKey = tuple[str, int, str]
 
 @final
 class GivenBack:
-    """Collects, from a reply's fragments, the fields to send back with the turn."""
+    """Collects, from a reply's fragments, the fields to send back with its message."""
 
     def __init__(self) -> None:
         self._rows: dict[_RowKey, dict[str, Any]] = {}
@@ -311,7 +313,7 @@ class GivenBack:
         self._extras: dict[str, dict[str, Any]] = {}
 
     def add_fields(self, message: dict[str, Any]) -> None:
-        """Add the fields of a message or fragment that must be sent back with the turn."""
+        """Add the fields of a message or fragment that must be sent back."""
         for detail in map(as_object, as_array(message.get(_LISTS["details"]))):
             index = detail.get("index")
             if not isinstance(index, int):
@@ -374,12 +376,12 @@ def thoughts_to_give_back(
 
 
 def give_back(encoded: dict[str, Any], message: Message, model: str, field: str) -> None:
-    """Put the reasoning of an assistant's turn into its JSON.
+    """Put the reasoning and the stored fields of an assistant's message into its JSON.
 
     Args:
-        encoded: the turn's JSON; changed.
-        message: the turn.
-        model: the called model; it receives only its own thoughts.
+        encoded: the message's JSON; changed.
+        message: the assistant's message.
+        model: the called model; of the thoughts it receives only its own.
         field: the field for plain-text reasoning; empty: such reasoning is not sent back.
     """
     own = [thought for thought in message.thoughts if thought.model == model]
@@ -406,8 +408,8 @@ def _set_call_fields(calls: Sequence[dict[str, Any]], name: str, extras: Mapping
 
 
 def kept_signatures(message: Message, model: str) -> dict[int, str]:
-    """Return Gemini's signatures of a turn's calls, by the call's index."""
-    found: dict[int, str] = {}
+    """Return Gemini's signatures of a message's calls, by the call's index."""
+    signatures: dict[int, str] = {}
     for thought in message.thoughts:
         kept = (
             as_object(_read_kept(thought.redacted).get("extras")) if thought.model == model else {}
@@ -416,8 +418,8 @@ def kept_signatures(message: Message, model: str) -> dict[int, str]:
             signature = as_object(as_object(extra).get("google")).get("thought_signature")
             number = read_small_number(key)
             if number is not None and isinstance(signature, str):
-                found[number] = signature
-    return found
+                signatures[number] = signature
+    return signatures
 
 
 def _read_kept(redacted: str) -> dict[str, Any]:

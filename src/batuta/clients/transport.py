@@ -39,15 +39,15 @@ MAX_INTERIM_RESPONSES = 16
 
 
 class TooManyInterimResponsesError(aiohttp.ClientConnectionError):
-    """The provider sends informational (1xx) responses but no final one."""
+    """More than `MAX_INTERIM_RESPONSES` informational (1xx) responses precede the final one."""
 
 
 class BoundedResponse(aiohttp.ClientResponse):
-    """A response whose headers and body always end, with an error if necessary.
+    """A response with an error where two faults of aiohttp 3.14 would let its reader wait forever.
 
-    Works around two faults of aiohttp 3.14. It skips any number of informational responses, so a
-    provider that sends nothing else would keep the event loop busy until the run's deadline. And
-    after malformed chunked encoding the reader of the body waits forever, without a timeout.
+    aiohttp skips any number of informational responses, so a provider that sends nothing else would
+    keep the event loop busy until the run's deadline. And after malformed chunked encoding the
+    reader of the body waits forever, without a timeout.
     """
 
     async def start(self, connection: Any) -> aiohttp.ClientResponse:
@@ -109,11 +109,21 @@ def connection_error(target: HttpTarget, error: Exception, idle: float) -> Clien
     if isinstance(error, aiohttp.ClientProxyConnectionError):
         failure = ProviderUnreachableError("no connection to the proxy could be made")
     elif isinstance(error, aiohttp.ClientHttpProxyError):
-        sentence = f"the proxy refused the connection ({error.status})"
-        failure = ProviderUnreachableError(sentence)
+        failure = ProviderUnreachableError(f"the proxy refused the connection ({error.status})")
     else:
         failure = _classify_connection_error(error, idle)
     return with_host(target, failure)
+
+
+_UNREACHABLE: tuple[tuple[type[Exception], str], ...] = (
+    (aiohttp.ConnectionTimeoutError, "no connection to the provider could be made in time"),
+    (aiohttp.ServerDisconnectedError, "the provider closed the connection before it answered"),
+    (aiohttp.ClientConnectorCertificateError, "the provider's certificate is not valid"),
+    (aiohttp.ClientConnectorError, "no connection to the provider could be made"),
+    (aiohttp.ClientOSError, "the connection to the provider broke before it answered"),
+    (ConnectionResetError, "the connection to the provider broke before it answered"),
+)
+"""Classes of errors and their sentences; the first class counts that fits the error."""
 
 
 def _classify_connection_error(error: Exception, idle: float) -> ClientError:
@@ -121,16 +131,13 @@ def _classify_connection_error(error: Exception, idle: float) -> ClientError:
         return ProviderTimeoutError(
             f"the provider accepted the request but sent nothing for {idle:g} seconds"
         )
-    if isinstance(error, aiohttp.ConnectionTimeoutError):
-        return ProviderUnreachableError("no connection to the provider could be made in time")
-    if isinstance(error, aiohttp.ServerDisconnectedError):
-        return ProviderUnreachableError("the provider closed the connection before it answered")
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return ProviderUnreachableError("the provider's certificate is not valid")
     if isinstance(error, TooManyInterimResponsesError):
         return InvalidReplyError("the provider sent only informational (1xx) responses")
     if isinstance(error, aiohttp.ClientResponseError):
         return InvalidReplyError("the provider's response is not valid HTTP")
+    for kind, sentence in _UNREACHABLE:
+        if isinstance(error, kind):
+            return ProviderUnreachableError(sentence)
     if isinstance(error, TimeoutError):
         return ProviderTimeoutError("the provider sent nothing for too long")
     return ProviderUnreachableError("no connection to the provider could be made")
@@ -139,20 +146,17 @@ def _classify_connection_error(error: Exception, idle: float) -> ClientError:
 def interrupted_body_error(target: HttpTarget, error: Exception) -> ClientError:
     """Return the error for a body that was not received completely."""
     if isinstance(error, TimeoutError):
-        return with_host(
-            target, ProviderTimeoutError("the provider stopped sending in the middle of its reply")
-        )
-    return with_host(
-        target, StreamInterruptedError("the connection broke in the middle of the provider's reply")
-    )
+        late = ProviderTimeoutError("the provider stopped sending in the middle of its reply")
+        return with_host(target, late)
+    broken = StreamInterruptedError("the connection broke in the middle of the provider's reply")
+    return with_host(target, broken)
 
 
-def wrong_type_error(target: HttpTarget, found: str, expected: str) -> ClientError:
+def wrong_type_error(target: HttpTarget, received: str, expected: str) -> ClientError:
     """Return the error for a reply with an unexpected content type."""
-    found = hide_addresses(found, address_parts(target.url))[:60]
-    return with_host(
-        target, InvalidReplyError(f"the provider answered with {found} instead of {expected}")
-    )
+    received = hide_addresses(received, address_parts(target.url))[:60]
+    message = f"the provider answered with {received} instead of {expected}"
+    return with_host(target, InvalidReplyError(message))
 
 
 def too_large_error(target: HttpTarget, limit: int) -> ClientError:
@@ -212,14 +216,17 @@ class HttpTransport:
         Args:
             connect: seconds to wait for a connection.
             idle: seconds without data after which a call times out; there is no total limit.
-                It is long because a reasoning model sends nothing while it reasons, and its
-                reasoning is billed.
+                The default is long because a reasoning model sends nothing while it reasons, and
+                its reasoning is billed.
             max_request_bytes: a larger JSON body is refused before it is sent.
             max_reply_bytes: a larger reply is refused while it is read; `fetch` has its own limit.
             environ: the environment with `HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE` etc.; None:
                 that of this process.
-            resolver: resolves host names, without a proxy, which would resolve the names again;
-                None: the system's resolver, with a proxy if the environment names one.
+            resolver: resolves host names; no proxy is then used, as a proxy would resolve the names
+                again. None: the system's resolver, with a proxy if the environment names one.
+
+        Raises:
+            ConfigError: the environment names a proxy or certificates that cannot be used.
         """
         self.connect = connect
         self.idle = idle
@@ -240,7 +247,10 @@ class HttpTransport:
         await self.close()
 
     def allow_silence(self, seconds: float) -> None:
-        """Raise the idle timeout to at least `seconds`, from the next call on."""
+        """Raise the idle timeout to at least `seconds`, from the next call on.
+
+        Transports that `signed_by` returned before keep theirs.
+        """
         self.idle = max(self.idle, seconds)
 
     async def close(self) -> None:
@@ -252,7 +262,7 @@ class HttpTransport:
             await session.close()
 
     def signed_by(self, signer: RequestSigner) -> Self:
-        """Return a transport that uses the same connections and signs its requests by `signer`."""
+        """Return a transport with the same connections whose requests `signer` signs."""
         signed = copy(self)
         signed._signer = signer  # noqa: SLF001 - a copy of this object
         return signed
@@ -296,6 +306,11 @@ class HttpTransport:
 
         The first bytes count more than the content type, which is wrong on some servers. An
         `EventStream` must be closed: use it in a `with` block.
+
+        Args:
+            target: the address.
+            body: sent as JSON.
+            streamed: whether `body` requests a stream; a server may answer otherwise.
 
         Raises:
             ClientError: the request failed; the subclass says why.
@@ -343,13 +358,12 @@ class HttpTransport:
         except _CONNECTION_ERRORS as error:
             failure = interrupted_body_error(target, error)
         else:
+            has_type = bool(response.headers.get("Content-Type"))
             if not is_too_large:
                 return FetchedBody(
                     status=response.status,
                     location=response.headers.get("Location", ""),
-                    content_type=response.content_type
-                    if response.headers.get("Content-Type")
-                    else "",
+                    content_type=response.content_type if has_type else "",
                     charset=response.charset or "",
                     body=b"".join(pieces),
                 )
@@ -445,8 +459,8 @@ class HttpTransport:
     async def _first_bytes(self, target: HttpTarget, response: aiohttp.ClientResponse) -> bytes:
         """Return the body's first chunks, up to one that is more than white space.
 
-        The result is empty if the body is empty, and only white space if the body begins with more
-        than 64 KiB of it.
+        The result is empty if the body is empty, and only white space if the body has nothing else
+        or begins with more than 64 KiB of it.
         """
         begun = b""
         try:
@@ -482,10 +496,11 @@ class FetchedBody:
 
     status: int
     location: str
-    """The `Location` header of a redirect, unchanged."""
+    """The `Location` header, unchanged; empty if there is none."""
     content_type: str
     """In lower case and without parameters; empty if the response names none."""
     charset: str
+    """The charset of the content type, unchecked; empty if the response names none."""
     body: bytes
 
 

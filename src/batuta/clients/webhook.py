@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class ForgedMessageError(Exception):
-    """A message is not signed with the secret, or is too old; the message says which."""
+    """A message is not signed with the secret, or not recent; the error's text says which."""
 
 
 @final
@@ -102,8 +102,13 @@ class Webhook:
     def check(self, headers: Mapping[str, str], body: bytes) -> None:
         """Check that a message is signed with the secret and recent.
 
+        Args:
+            headers: the headers; names are in lower case, or the mapping ignores case.
+            body: the body exactly as it was received.
+
         Raises:
-            ForgedMessageError: the signature is wrong, or the message is too old.
+            ForgedMessageError: the signature is wrong, or the timestamp is not within
+                `MAX_AGE_SECONDS` of this machine's clock.
         """
         stamp = headers.get(TIME_HEADER, "")
         expected = self._signature(headers.get(ID_HEADER, ""), stamp, body).encode()
@@ -111,7 +116,10 @@ class Webhook:
         if not any(hmac.compare_digest(expected, each) for each in given):
             raise ForgedMessageError("the signature does not match the message")
         if not stamp.isascii() or not stamp.isdigit() or abs(time() - int(stamp)) > MAX_AGE_SECONDS:
-            raise ForgedMessageError("the message is too old")
+            raise ForgedMessageError(
+                f"the timestamp of the message is not within {MAX_AGE_SECONDS} seconds of the "
+                "server's clock"
+            )
 
     def _signature(self, message_id: str, stamp: str, body: bytes) -> str:
         signed = f"{message_id}.{stamp}.".encode() + body

@@ -4,7 +4,8 @@ Deviations a caller should know:
 - A seed is not sent, as the API has none.
 - `json_object` becomes a sentence in the system prompt, as the API has no such mode.
 - Temperature, top_p and top_k are left out while the model thinks, and for models that refuse
-  them (version 4.7 and later).
+  them (version 4.7 and later). Otherwise a temperature above 1 is lowered to 1, and top_p is left
+  out beside a temperature.
 - For models that refuse a forced tool call, the system prompt asks for the call instead.
 - A `prompt_cache_key` marks the whole prompt for caching, as the API has no keys, unless the
   request marks parts of the prompt.
@@ -64,8 +65,8 @@ class ClaudeRules:
     """Whether temperature, top_p and top_k are accepted; if not, the API answers with a 400."""
     forced_tools: bool = True
     """Whether a tool call can be forced; if not, the API answers with a 400."""
-    wide_efforts: bool = False
-    """Whether the efforts `xhigh` and `max` are accepted."""
+    accepts_xhigh: bool = False
+    """Whether the effort `xhigh` is accepted; if not, `high` is sent instead."""
 
 
 _UNKNOWN = ClaudeRules()
@@ -92,7 +93,7 @@ def claude_rules(model: str) -> ClaudeRules:
         thinking_off=_thinking_off(family, version),
         sampling=version < (4, 7),
         forced_tools=not newest,
-        wide_efforts=version >= (4, 7),
+        accepts_xhigh=version >= (4, 7),
     )
 
 
@@ -240,7 +241,7 @@ class AnthropicAdapter:
 
     def _set_effort(self, body: dict[str, Any], effort: str | None, *, thinks: bool) -> None:
         rules = self._rules
-        names = _EFFORTS if rules.wide_efforts else _NARROW_EFFORTS
+        names = _EFFORTS if rules.accepts_xhigh else _NARROW_EFFORTS
         if thinks and effort is not None:
             body["thinking"] = {"type": "adaptive"}
         elif rules.thinks_by_default and not thinks:
@@ -264,7 +265,7 @@ def _add_thinking_budget(most: int, budget: int, request: Request) -> int:
 
 
 def _cap_output(body: dict[str, Any], most: int) -> None:
-    """Limit output and thinking together to `most` tokens, if they may exceed it.
+    """Limit output and thinking together to `most` tokens, if they may exceed that limit.
 
     The thinking budget may then take half of them, or all but `DEFAULT_MAX_TOKENS` if that is more.
     A larger budget is lowered to half; thinking is left out if the API does not accept so little.
@@ -295,8 +296,8 @@ def _lacks_thoughts(request: Request, model: str) -> bool:
     """Return True if the last message is a tool result and its call's reasoning is missing."""
     if not request.messages or request.messages[-1].role is not Role.TOOL:
         return False
-    turn = next((m for m in reversed(request.messages) if m.role is Role.ASSISTANT), None)
-    own = [] if turn is None else [one for one in turn.thoughts if one.model == model]
+    caller = next((m for m in reversed(request.messages) if m.role is Role.ASSISTANT), None)
+    own = [] if caller is None else [one for one in caller.thoughts if one.model == model]
     return not any(thought.signature or thought.redacted for thought in own)
 
 

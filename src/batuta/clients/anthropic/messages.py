@@ -1,4 +1,4 @@
-"""Converts conversations to Anthropic's form: separate system, alternating turns, blocks."""
+"""Converts conversations to Anthropic's form: separate system, alternating roles, blocks."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def system_texts(messages: Sequence[Message], *extra: str) -> str | list[dict[st
 
 
 def anthropic_messages(messages: Sequence[Message], thinker: str = "") -> list[dict[str, Any]]:
-    """Return the conversation without system messages, in turns that alternate and begin with user.
+    """Return the conversation without system messages, with roles that alternate from user on.
 
-    Adjacent messages of one role are merged.
+    Adjacent messages of one role are merged; empty messages are left out.
 
     Args:
         messages: the conversation.
@@ -47,7 +47,7 @@ def anthropic_messages(messages: Sequence[Message], thinker: str = "") -> list[d
     Raises:
         BadRequestError: a part, such as audio or a malformed image, cannot be sent.
     """
-    turns: list[dict[str, Any]] = []
+    converted: list[dict[str, Any]] = []
     for message in fit_tool_turns(messages, CLAUDE_IDS):
         if message.role in SYSTEM_ROLES:
             continue
@@ -59,17 +59,17 @@ def anthropic_messages(messages: Sequence[Message], thinker: str = "") -> list[d
         ]
         blocks += [block for part in message.parts if (block := _content_block(part)) is not None]
         if not blocks:
-            continue  # the API refuses an empty turn
-        if turns and turns[-1]["role"] == role:
-            turns[-1]["content"] += blocks
+            continue  # the API refuses an empty message
+        if converted and converted[-1]["role"] == role:
+            converted[-1]["content"] += blocks
         else:
-            turns.append({"role": role, "content": blocks})
-    if not turns or turns[0]["role"] != "user":
-        turns.insert(0, {"role": "user", "content": [{"type": "text", "text": "Continue."}]})
-    for turn in turns:
-        # Tool results must come first in their turn.
-        turn["content"].sort(key=_is_not_tool_result)
-    return turns
+            converted.append({"role": role, "content": blocks})
+    if not converted or converted[0]["role"] != "user":
+        converted.insert(0, {"role": "user", "content": [{"type": "text", "text": "Continue."}]})
+    for each in converted:
+        # Tool results must come first in their message.
+        each["content"].sort(key=_is_not_tool_result)
+    return converted
 
 
 def _is_not_tool_result(block: dict[str, Any]) -> bool:

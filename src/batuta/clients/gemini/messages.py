@@ -27,6 +27,8 @@ def gemini_contents(
 ) -> list[dict[str, Any]]:
     """Return the conversation without system messages, with adjacent messages of one role merged.
 
+    An empty conversation becomes one short user message.
+
     Args:
         messages: the conversation.
         needs_signature: whether the model refuses a function call without a thought signature;
@@ -36,7 +38,7 @@ def gemini_contents(
     Raises:
         BadRequestError: an image cannot be sent.
     """
-    turns: list[dict[str, Any]] = []
+    converted: list[dict[str, Any]] = []
     names: dict[str, str] = {}
     for message in fit_tool_turns(messages, ANY_ID):
         if message.role in SYSTEM_ROLES:
@@ -47,11 +49,11 @@ def gemini_contents(
             part for p in message.parts if (part := _content_part(p, names, signed=needs_signature))
         ]
         _sign_calls(parts, kept_signatures(message, model))
-        if parts and turns and turns[-1]["role"] == role:
-            turns[-1]["parts"] += parts
+        if parts and converted and converted[-1]["role"] == role:
+            converted[-1]["parts"] += parts
         elif parts:
-            turns.append({"role": role, "parts": parts})
-    return turns or [{"role": "user", "parts": [{"text": "Continue."}]}]
+            converted.append({"role": role, "parts": parts})
+    return converted or [{"role": "user", "parts": [{"text": "Continue."}]}]
 
 
 def _sign_calls(parts: list[dict[str, Any]], signatures: dict[int, str]) -> None:

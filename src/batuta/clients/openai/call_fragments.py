@@ -2,8 +2,9 @@
 
 The index of a fragment should say which call it belongs to. But some servers leave the index out or
 repeat it for every call, give each fragment another id, or send the name late or in pieces. So a
-fragment without a name continues a call, and a name begins another call only if the previous call
-is complete.
+fragment without a name continues a call; if its id or index is new, only a call whose arguments are
+incomplete. At a known index, or without an index, a name usually begins another call if the earlier
+call is complete or has another id.
 """
 
 from __future__ import annotations
@@ -138,8 +139,9 @@ class CallFragments:
         """Add a fragment; return the deltas that are certain now.
 
         Raises:
-            TypeError: the name is not a string.
-            ValueError: there are too many calls, or a call's name changes after its arguments.
+            TypeError: the name is not a string, or the arguments cannot be written as JSON.
+            ValueError: there are too many calls, or a call's name is too long or changes after its
+                arguments.
         """
         function = called_function(fragment)
         call_id = as_string(fragment.get("id"))

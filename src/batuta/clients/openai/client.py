@@ -63,7 +63,7 @@ class ChatDialect:
     own_efforts: bool = False
     """Whether the accepted efforts depend on the model, as OpenAI's do (`openai.models`)."""
     reasoning_models: tuple[str, ...] = ("",)
-    """Prefixes of the models to which an effort is sent."""
+    """Prefixes of the models to which an effort is sent; an empty prefix fits every model."""
     fixed_sampling: tuple[str, ...] = ()
     """Prefixes of the models that refuse temperature and top_p, which are not sent to them."""
     developer: bool = False
@@ -74,8 +74,8 @@ class ChatDialect:
     prefill: bool = False
     """Whether the server can continue an unfinished assistant message."""
     reasoning_field: str = ""
-    """The field in which an assistant's reasoning is sent back; empty: the field in which the
-    server sends reasoning, if any."""
+    """The field in which an assistant's reasoning is sent back until the server has sent reasoning;
+    then the server's field. Empty: `reasoning_content` if the model accepts it, else none."""
     cache_keys: bool = False
     """Whether `prompt_cache_key` and `prompt_cache_retention` are supported."""
     cache_marks: bool = False
@@ -104,11 +104,11 @@ _ACCEPTS_REASONING = re.compile(
     r"deepseek|kimi|moonshot|glm-|minimax|qwen[-/]?3|qwq|mimo|step-|hunyuan|gpt-oss|nemotron",
     re.IGNORECASE,
 )
-"""Matches models whose servers accept reasoning sent back with tool turns; some require it."""
+"""Matches models whose servers accept reasoning sent back with tool calls; some require it."""
 _OPENAI_REASONING_MODELS = ("o1", "o3", "o4", "gpt-5", "gpt-6", "gpt-oss")
 
 COMPATIBLE_DIALECT = ChatDialect(merges_system=True)
-"""Used for Ollama, llama.cpp and any other server."""
+"""Used for Ollama, llama.cpp and servers that are not known."""
 OPENAI_DIALECT = ChatDialect(
     max_tokens="max_completion_tokens",
     responses=True,
@@ -229,13 +229,13 @@ class OpenAIChatAdapter:
         return body
 
     def _messages(self, request: Request) -> list[dict[str, Any]]:
-        """Return the conversation as JSON, with this model's own reasoning in its turns."""
+        """Return the conversation as JSON, with the reasoning that this model may receive."""
         messages, sent = request.messages, list[dict[str, Any]]()
         if self._dialect.merges_system and len(messages) > 1 and messages[1].role in SYSTEM_ROLES:
             messages = merge_first_system_messages(request).messages
         if any(message.role in _WITH_TOOLS for message in messages):
-            usual = OPENAI_IDS if self._dialect.own_efforts else ANY_ID
-            messages = fit_tool_turns(messages, rule_of_model(self._model, usual))
+            otherwise = OPENAI_IDS if self._dialect.own_efforts else ANY_ID
+            messages = fit_tool_turns(messages, rule_of_model(self._model, otherwise))
         for message in messages:
             sent += _chat_messages(message, self._dialect)
             if message.role is Role.ASSISTANT:
@@ -319,7 +319,7 @@ def _put_if_set(body: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _chat_messages(message: Message, dialect: ChatDialect) -> list[dict[str, Any]]:
-    """Return a turn as messages; tool results answer the previous turn, so they come first."""
+    """Return a message in the API's form; tool results come first, as they answer earlier calls."""
     messages: list[dict[str, Any]] = [
         {"role": "tool", "tool_call_id": part.call_id, "content": part.content}
         for part in message.parts

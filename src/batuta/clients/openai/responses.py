@@ -139,7 +139,7 @@ def _input_items(messages: Sequence[Message], model: str) -> list[dict[str, Any]
     """Return the conversation as input items: messages, reasoning, tool calls and results."""
     items: list[dict[str, Any]] = []
     for message in messages:
-        # Tool results answer the previous turn, so they precede this turn's other items.
+        # Tool results answer earlier calls, so they precede the message's other items.
         items.extend(_result_item(part) for part in message.parts if isinstance(part, ToolResult))
         own = (one for one in message.thoughts if one.model == model and one.redacted)
         items.extend(_thought_item(one) for one in own)
@@ -245,7 +245,7 @@ class ResponsesOrChatClient:
         return repr(self._responses if self._has_responses else self._chat)
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return the model's reply.
+        """Return the model's reply; chat completions run no search of the provider's own.
 
         Raises:
             ClientError: the call failed.

@@ -32,7 +32,7 @@ from batuta.clients.decoding import (
 from batuta.clients.error_mapping import find_stated_error
 from batuta.clients.native_search import UNAVAILABLE, SearchReader, page_address
 from batuta.clients.tool_turns import ToolCallAccumulator, arguments_text
-from batuta.core import Citation, Delta, Finish, Image, Reply, Thought, ToolCall, Usage
+from batuta.core import Citation, Delta, Finish, Image, Reply, Thought, Usage
 from batuta.core.server_tools import WEB_FETCH
 
 _COUNTS = ("input_tokens", "output_tokens")
@@ -99,6 +99,7 @@ class ResponsesStreamAccumulator:
         self._refused = False
         self._searches = SearchReader()
         self._ended: dict[str, Any] = {}
+        self._finish = Finish.STOP
         self._usage: dict[str, Any] = {}
 
     @property
@@ -148,12 +149,14 @@ class ResponsesStreamAccumulator:
         """Add the complete response; return deltas for what no earlier event had.
 
         Raises:
-            ErrorReply: the response is an error object, or its status is failed or cancelled.
-            ValueError: the response has too many items.
+            ErrorReply: the response is an error object, its status is failed or cancelled, or the
+                provider interrupted it.
+            ValueError: the response has too many items, or the model's output is invalid.
         """
         if response.get("error") or response.get("status") in {"failed", "cancelled"}:
             raise ErrorReply(_error_of(response))
         self._read_head(response)
+        self._finish = _finish_of(response)
         self.is_closed = True
         deltas: list[Delta] = []
         output = as_array(response.get("output"))
@@ -178,7 +181,7 @@ class ResponsesStreamAccumulator:
             text="".join(self._text),
             reasoning="".join(self._reasoning),
             tool_calls=calls,
-            finish=_finish_of(self._ended, calls, is_refusal=self._refused),
+            finish=Finish.CONTENT_FILTER if self._refused else resolve_finish(self._finish, calls),
             model=self._model,
             thoughts=tuple(self._thoughts),
             is_refusal=self._refused,
@@ -421,7 +424,8 @@ def parse_response(data: Any, model: str) -> ProviderReply:
         model: the called model; its reasoning is returned only to it.
 
     Raises:
-        ErrorReply: the response is an error object, or its status is failed or cancelled.
+        ErrorReply: the response is an error object, its status is failed or cancelled, or the
+            provider interrupted it.
         AttributeError, KeyError or TypeError: the response has no list `output`, or is malformed.
         ValueError: the response is not finished, or is malformed.
     """
@@ -464,11 +468,9 @@ def _thought_of(item: dict[str, Any], model: str) -> Thought | None:
     return Thought(model=model, redacted=f"{item_id}.{encrypted}")
 
 
-def _finish_of(ended: dict[str, Any], calls: Sequence[ToolCall], *, is_refusal: bool) -> Finish:
-    if is_refusal:
-        return Finish.CONTENT_FILTER
-    reason = as_object(ended.get("incomplete_details")).get("reason")
-    return resolve_finish(read_finish(reason or ended.get("status")), calls)
+def _finish_of(response: dict[str, Any]) -> Finish:
+    reason = as_object(response.get("incomplete_details")).get("reason")
+    return read_finish(reason or response.get("status"))
 
 
 def _error_of(error: dict[str, Any]) -> dict[str, Any]:

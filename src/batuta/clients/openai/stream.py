@@ -50,7 +50,7 @@ class _ChoiceAccumulator:
         self._number = number
         self._called_model = called_model
         self._given_back: GivenBack | None = None
-        """Fields to send back with this turn; None until the first of them is received."""
+        """Fields to send back with the message; None until the first of them is received."""
         self._text: list[str] = []
         self._length = 0
         """Characters of the text so far."""
@@ -141,7 +141,7 @@ class _ChoiceAccumulator:
         return deltas + self.flush() if self.finish is not None else deltas
 
     def _add_calls(self, message: dict[str, Any]) -> list[Delta]:
-        """Add the tool calls of a fragment, and the fields to send back with the turn."""
+        """Add the tool calls of a fragment, and the fields to send back with the message."""
         deltas: list[Delta] = []
         if any(map(message.get, GIVEN_BACK)):
             self._fields_to_give_back().add_fields(message)
@@ -369,7 +369,7 @@ def parse_completion(data: Any, called_model: str = "") -> ProviderReply:
         called_model: the called model; its reasoning is returned only to it.
 
     Raises:
-        ErrorReply: `data` is an error object.
+        ErrorReply: `data` is an error object, or a choice was interrupted.
         AttributeError, KeyError, TypeError or ValueError: `data` is not a valid completion.
     """
     if data.get("error"):
