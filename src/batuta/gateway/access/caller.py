@@ -357,7 +357,7 @@ class Authenticator:
         )
 
     async def _caller_of_session(self, text: str) -> Caller:
-        """Return the caller of a session; `NOBODY` if it is forged, has ended or its key changed."""
+        """Return the caller of a session; `NOBODY` if it is forged or over, or its key changed."""
         found = await self._signer_of_session(text)
         return NOBODY if found is NOBODY or await self._is_closed(text) else found
 

@@ -159,7 +159,7 @@ class SharedWaitingRuns:
             log_exception(error)
 
     async def find(self, run_id: RunId, tenant: str) -> Run | None:
-        """Return the tenant's paused run of this id, if it exists and can be decrypted."""
+        """Return the tenant's paused run of this id; None unless it exists and can be decrypted."""
         try:
             body = await self._table.get(tenant, run_id)
             return None if body is None else await self._sealer.open(body, tenant, run_id)
@@ -204,7 +204,7 @@ class PendingToolRuns:
         return len(self._runs)
 
     async def add(self, run: Run, tenant: str, *, is_kept: bool = False) -> None:
-        """Add a paused run.
+        """Add a paused run, without the prompts of its steps.
 
         Args:
             run: the run.
@@ -230,7 +230,10 @@ class PendingToolRuns:
             await self._shared.dismiss(tenant, run_ids)
 
     async def find_resumed(self, question: Question, pool: Pool, tenant: str) -> ResumeState | None:
-        """Return the state that this conversation's next run resumes; None if it starts anew."""
+        """Return the state that this conversation's next run resumes; None if it starts anew.
+
+        If the store or the shared table fails, the run starts anew.
+        """
         run_id = find_asking_run(question)
         if run_id is None:
             return None
