@@ -272,18 +272,18 @@ class ServerRoutes:
         ]
 
     async def list_models(self, request: Request) -> Response:
-        """Return the models that the caller may use, then the aliases of such models."""
+        """Return the models that the caller may see, then the aliases of such models."""
         created, caller = self._catalogue.created, caller_of(request.scope)
         drift, whole = await self._drift.read(), caller.role is not CallerRole.KEY
         data = [
             m.model_object(created) | drift_of(m, drift, whole=whole)
             for m in self._catalogue.models
-            if _may_use(caller, m)
+            if _may_see(caller, m)
         ]
         data += [
             m.model_object(created, alias)
             for alias in self._catalogue.aliases.configured
-            if (m := self._catalogue.resolve_model(alias)) and _may_use(caller, m)
+            if (m := self._catalogue.resolve_model(alias)) and _may_see(caller, m)
         ]
         # These three fields are for Anthropic's clients.
         ends = {"has_more": False, "first_id": _id_of(data[:1]), "last_id": _id_of(data[-1:])}
@@ -293,12 +293,12 @@ class ServerRoutes:
         """Return the model of a name, worker id or alias.
 
         Raises:
-            APIError: there is no such model, or the caller may not use it.
+            APIError: there is no such model, or the caller may not see it.
         """
         name: str = request.path_params["id"]
         model = self._catalogue.resolve_model(name)
         caller = caller_of(request.scope)
-        if model is None or not _may_use(caller, model):
+        if model is None or not _may_see(caller, model):
             why = None if model else self._catalogue.unavailable_models.get(name)
             raise model_not_found(name, why)
         whole = caller.role is not CallerRole.KEY
@@ -348,8 +348,8 @@ class ServerRoutes:
         return Response(await self._metrics.render(), media_type=CONTENT_TYPE)
 
 
-def _may_use(caller: Caller, model: ServedModel) -> bool:
-    """Return True if the model is listed for the caller; only keys are restricted."""
+def _may_see(caller: Caller, model: ServedModel) -> bool:
+    """Return True if the caller may see the model; a key limits this to what it may use."""
     if caller.role is not CallerRole.KEY:
         return True
     policy, conductor = caller.permissions, conductor_worker(model.conductor)

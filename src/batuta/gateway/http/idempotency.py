@@ -236,7 +236,10 @@ async def _send_earlier_answer(earlier: EarlierRequest, send: Send) -> None:
         )
         raise APIError(409, "conflict", message, headers={"retry-after": "1"})
     if answer.body is None:
-        message = "This request was answered with 'store' false, so its answer was not stored."
+        message = (
+            "This request was answered with 'store' false, so its answer was not stored; to run it "
+            "again, use a new key."
+        )
         raise APIError(409, "conflict", message, headers={"x-should-retry": "false"})
     headers = raw_headers((*answer.headers, ("idempotent-replayed", "true")))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})

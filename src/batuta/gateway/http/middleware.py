@@ -392,7 +392,9 @@ _LOGGED_HEADERS = {b"x-request-id": "request_id", b"x-batuta-run-id": "run_id"}
 
 @final
 class HostCheck:
-    """Refuses huge headers, repeated ones that matter, unknown hosts, and foreign web pages.
+    """Refuses huge headers, repeated ones that matter, and requests of foreign web pages.
+
+    Unknown hosts are refused too, unless a key is needed.
 
     If no key is needed, any page open in a browser on this machine could spend money by a request
     to the loopback. The header `Origin` reveals such a request; after DNS rebinding, `Host` does.

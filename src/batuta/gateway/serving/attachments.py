@@ -142,7 +142,7 @@ def picture_url(path: str, url: str) -> str:
     """
     plain = shown_picture_url(url)
     if not plain:
-        raise invalid_value(path, "it must begin with 'https://' or 'data:image/'.")
+        raise invalid_value(path, "it must be an https URL, or a base64 data URL of a picture.")
     return plain
 
 

@@ -21,7 +21,7 @@ class Deletions:
     first recorded in the audit trail; if that fails, nothing is deleted.
 
     Every method raises `StoreError` if the database fails; the deletion may then be incomplete and
-    can be repeated.
+    can be repeated. A paused run in a Redis that is down stays there, encrypted, until it expires.
     """
 
     def __init__(

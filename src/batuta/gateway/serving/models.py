@@ -89,7 +89,7 @@ class ServedModel:
     def writes_workflows(self) -> bool:
         """Whether a conductor writes a workflow for each question.
 
-        True also for a method that is not loaded yet: `load` tells whether it has a conductor.
+        True also for a method that is not loaded yet.
         """
         return not self.direct and self.solver is None and self.calls is None
 

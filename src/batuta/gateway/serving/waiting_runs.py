@@ -71,9 +71,9 @@ return 1
 class WaitingRunTable(Protocol):
     """Encrypted paused runs, shared by replicas.
 
-    Laws: every replica gets a run until the run is dismissed, an hour has passed, or the tenant
-    exceeds its quota, which evicts the tenant's oldest runs first. A tenant neither gets nor evicts
-    the runs of another tenant.
+    Laws, while the table can be reached: every replica gets a run until the run is dismissed, an
+    hour has passed, or the tenant exceeds its quota, which evicts the tenant's oldest runs first. A
+    tenant neither gets nor evicts the runs of another tenant.
     """
 
     async def put(self, tenant: str, run: Run, body: bytes) -> None:
@@ -91,7 +91,10 @@ class WaitingRunTable(Protocol):
 
 @final
 class RedisWaitingRuns:
-    """The encrypted paused runs of all replicas in Redis; none while Redis is down."""
+    """The encrypted paused runs of all replicas in Redis.
+
+    While Redis is down, nothing is added, found or deleted. An undeleted run expires in an hour.
+    """
 
     def __init__(
         self,
@@ -171,7 +174,7 @@ class SharedWaitingRuns:
         """Delete these runs of the tenant; None: all of them.
 
         Raises:
-            StoreError: the table cannot be reached.
+            StoreError: the table is in a database that fails. A Redis that is down is skipped.
         """
         await self._table.dismiss(tenant, run_ids)
 
@@ -221,7 +224,7 @@ class PendingToolRuns:
         """Delete these runs of the tenant; None: all of them.
 
         Raises:
-            StoreError: the shared table cannot be reached.
+            StoreError: the shared table is in a database that fails.
         """
         for run_id in self._runs.keys(tenant):
             if run_ids is None or run_id in run_ids:
