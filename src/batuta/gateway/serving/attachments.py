@@ -138,7 +138,7 @@ def picture_url(path: str, url: str) -> str:
     """Return the URL of a picture, normalised for all providers.
 
     Raises:
-        APIError: the URL is neither an `https` URL nor a base64 data URL of a picture.
+        APIError: the URL is neither an `https` URL nor a picture in base64.
     """
     plain = shown_picture_url(url)
     if not plain:
