@@ -163,7 +163,7 @@ async def test_a_method_is_not_run_with_fewer_calls_than_it_makes(name):
                 extra_body={"orchestration": {"max_steps": 2}},
             )
     assert caught.value.param == "orchestration.max_steps"
-    assert f"{BASELINE_PREFIX}{name} needs" in caught.value.message
+    assert f"as many calls as {BASELINE_PREFIX}{name} makes" in caught.value.message
 
 
 async def test_the_callers_limits_and_choice_of_workers_bind():

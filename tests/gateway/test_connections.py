@@ -275,3 +275,16 @@ async def test_1100_connections_of_one_byte_shut_nobody_out():
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+FEW_FILES = """
+import resource
+from batuta.gateway.http.server_limits import openable_connection_count
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+print(openable_connection_count(1), openable_connection_count(100))
+"""
+
+
+def test_a_low_limit_of_open_files_does_not_raise_the_number_of_connections():
+    process = subprocess.run([sys.executable, "-c", FEW_FILES], capture_output=True, check=True)
+    assert process.stdout.split() == [b"1", b"8"]

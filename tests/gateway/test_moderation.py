@@ -156,6 +156,13 @@ async def test_keys_bind_it(store, judge):
         assert (await keyed.ask(None, PATH, json={"input": "hi"}))[0] == 401
 
 
+async def test_a_providers_refusal_is_told_in_its_own_case(store, judge):
+    judge.status, judge.answer = 400, {"error": {"message": "use the model Omni-2"}}
+    async with town_of(store, judge) as keyed:
+        _, _, said = await keyed.ask(await keyed.key(), PATH, json={"input": "hi"})
+    assert "use the model Omni-2" in said["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("status", "answer", "told"),
     [

@@ -74,7 +74,7 @@ _UPGRADE_REQUIRED = 426
 class ServerState:
     """The parts of a server, used only by the app and the process that runs it.
 
-    The caller opens and closes the clients, the store and the jobs.
+    Whoever made the parts opens and closes them.
     """
 
     catalogue: Catalogue
@@ -82,18 +82,19 @@ class ServerState:
     store: Store | None = None
     """Stores the runs; None: nothing is stored."""
     jobs: Jobs | None = None
-    """Runs the background jobs; None: nothing runs in the background."""
+    """Runs background requests; None: such requests are refused."""
     authenticator: Authenticator = field(default_factory=Authenticator)
     """Identifies callers; by default every caller is the local tenant."""
     rate_limiter: RateLimiter = field(default_factory=LocalRateLimiter)
-    """Counts requests, tokens and concurrent runs per key."""
+    """Counts requests, tokens, concurrent requests and bytes read, per key."""
     limiter: ConcurrencyLimiter = field(default_factory=ConcurrencyLimiter)
-    """Counts the running and the queued requests."""
+    """Limits the concurrent requests that call models, and queues further ones."""
     stream_timeouts: StreamTimeouts = field(default_factory=StreamTimeouts)
     hosts: frozenset[str] = frozenset()
     """Host names of the server, besides those of the loopback."""
     origins: frozenset[str] = frozenset()
-    """Other origins (CORS) whose web pages may use the API."""
+    """Other origins (CORS) whose web pages may use `/v1`, but not the admin's routes; "*": any
+    origin, if a key is needed."""
     span_exporter: RunSpanExporter | None = None
     """Exports the spans of runs; None: spans are not exported."""
     answer_cache: RepeatedAnswers | None = None
@@ -105,20 +106,23 @@ class ServerState:
     pool_editor: PoolEditor | None = None
     """Edits the pool's settings file; None: the pool has no file."""
     oidc: OidcClient | None = None
-    """The identity provider for sign-in to the page; None: people sign in with keys."""
+    """The identity provider for sign-in to the page; None: not configured."""
     file_limits: FileLimits | None = None
     """Limits on uploaded files; None: files are not accepted."""
     mcp: McpOptions | None = None
     """Options of the Model Context Protocol endpoint; None: there is no such endpoint."""
     request_scopes: RequestScopes = field(default_factory=RequestScopes)
-    """The requests that are being answered."""
+    """The requests that are being answered, each of which can be cancelled."""
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         """Return the current gauges and counters: by name, the description and the value."""
         now: dict[str, tuple[str, float]] = {
-            "running": ("Requests being answered.", self.limiter.running),
+            "running": ("Requests with a concurrency slot.", self.limiter.running),
             "waiting": ("Requests in the queue.", self.limiter.waiting),
-            "turned_away_total": ("Requests refused by the full queue.", self.limiter.rejected),
+            "turned_away_total": (
+                "Requests that the full queue refused or displaced, or that waited too long.",
+                self.limiter.rejected,
+            ),
             "tasks": ("Tasks of the event loop.", len(anyio.get_running_tasks())),
         }
         cache = self.answer_cache
@@ -127,17 +131,20 @@ class ServerState:
             now["answers_not_found_total"] = ("Cache lookups without an answer.", cache.misses)
         if self.store is not None:
             now["unwritten_runs"] = ("Runs waiting to be written.", self.store.pending_count)
-            now["lost_runs_total"] = ("Runs that the database refused.", self.store.lost_count)
+            now["lost_runs_total"] = ("Runs that the database rejected.", self.store.lost_count)
         return now
 
 
 def create_app(state: ServerState) -> Starlette:
-    """Return the ASGI app that serves `state`, without running its background jobs."""
+    """Return the ASGI app that serves `state`, without its background services."""
     return assemble_app(state)[0]
 
 
 def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses, ShadowRuns]:
-    """Return the ASGI app and its two background services; the caller must run their `work`."""
+    """Return the ASGI app and two background services.
+
+    The caller must run the `work` of both, and that of `app.state.mcp` unless it is None.
+    """
     catalogue, store, authenticator = state.catalogue, state.store, state.authenticator
     drift = DriftMonitor(catalogue, store)
     pending = PendingToolRuns(store, state.waiting_runs)
@@ -265,29 +272,33 @@ class ServerRoutes:
         ]
 
     async def list_models(self, request: Request) -> Response:
-        """Return every model that the caller may use."""
+        """Return the models that the caller may see, then the aliases of such models."""
         created, caller = self._catalogue.created, caller_of(request.scope)
         drift, whole = await self._drift.read(), caller.role is not CallerRole.KEY
         data = [
             m.model_object(created) | drift_of(m, drift, whole=whole)
             for m in self._catalogue.models
-            if _may_use(caller, m)
+            if _may_see(caller, m)
         ]
         data += [
             m.model_object(created, alias)
             for alias in self._catalogue.aliases.configured
-            if (m := self._catalogue.resolve_model(alias)) and _may_use(caller, m)
+            if (m := self._catalogue.resolve_model(alias)) and _may_see(caller, m)
         ]
         # These three fields are for Anthropic's clients.
         ends = {"has_more": False, "first_id": _id_of(data[:1]), "last_id": _id_of(data[-1:])}
         return json_response({"object": "list", "data": data, **ends})
 
     async def get_model(self, request: Request) -> Response:
-        """Return one model."""
+        """Return the model of a name, worker id or alias.
+
+        Raises:
+            APIError: there is no such model, or the caller may not see it.
+        """
         name: str = request.path_params["id"]
         model = self._catalogue.resolve_model(name)
         caller = caller_of(request.scope)
-        if model is None or not _may_use(caller, model):
+        if model is None or not _may_see(caller, model):
             why = None if model else self._catalogue.unavailable_models.get(name)
             raise model_not_found(name, why)
         whole = caller.role is not CallerRole.KEY
@@ -313,7 +324,10 @@ class ServerRoutes:
         return json_response(body, 200 if body["status"] == "ok" else 503)
 
     async def _is_store_ready(self) -> bool:
-        """Check the store at most once a second, since `/readyz` needs no key."""
+        """Return True if the store is usable, or there is none.
+
+        The store is checked at most once a second, since `/readyz` needs no key.
+        """
         if self._store is None:
             return True
         async with self._check_lock:
@@ -323,15 +337,19 @@ class ServerRoutes:
             return self._store_ready
 
     async def metrics(self, request: Request) -> Response:
-        """Return the metrics; if keys are needed, only the admin may read them."""
+        """Return the metrics.
+
+        Raises:
+            APIError: keys are needed, and the caller is not the admin.
+        """
         if caller_of(request.scope).role not in {CallerRole.LOCAL, CallerRole.ADMIN}:
             raise APIError(403, "permission_denied", "This request needs the admin token.")
         await self._drift.read()
         return Response(await self._metrics.render(), media_type=CONTENT_TYPE)
 
 
-def _may_use(caller: Caller, model: ServedModel) -> bool:
-    """Return True if the caller may list the model; only keys are restricted."""
+def _may_see(caller: Caller, model: ServedModel) -> bool:
+    """Return True if the caller may see the model; a key limits this to what it may use."""
     if caller.role is not CallerRole.KEY:
         return True
     policy, conductor = caller.permissions, conductor_worker(model.conductor)
@@ -360,7 +378,10 @@ class _GatewayApp(Starlette):
 
 
 def _explain_error(scope: Scope, error: Exception) -> APIError | None:
-    """Return the API error for a failure of the store or the router's refusal; else None."""
+    """Return the API error for a failure of the store (which is logged) or a refusal of the router.
+
+    Return None for any other error.
+    """
     if all(isinstance(leaf, StoreError) for leaf in leaf_exceptions(error)):
         log_exception(error)
         message = "The store cannot be used now; try again."

@@ -33,7 +33,7 @@ _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 @final
 class APIError(Exception):
-    """An HTTP status and its error body; raised anywhere in the handling of a request."""
+    """An HTTP status and its error body; may be raised anywhere in the handling of a request."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ def unsupported_parameter(param: str, reason: str) -> APIError:
 
 
 def model_not_found(name: str, why: str | None = None) -> APIError:
-    """Return the error for an unknown model; `why` says what a known one lacks to be served."""
+    """Return the error for a model that is unknown or, if `why` says why, not served."""
     message = f"The model '{name}' does not exist; GET /v1/models lists those that do."
     if why:
         message = f"The model '{name}' is not served: {why}."
@@ -171,7 +171,10 @@ def messages_error_body(api_error: APIError, request_id: str | None) -> dict[str
 
 
 def log_exception(error: Exception) -> None:
-    """Log the exception's type and stack; never its message, which may contain content."""
+    """Log the type and stack of the exception, or of each one in a group.
+
+    Messages are not logged, since they may contain content.
+    """
     stacks: list[str] = []
     for inner in leaf_exceptions(error):
         frames = traceback.extract_tb(inner.__traceback__)
@@ -181,7 +184,7 @@ def log_exception(error: Exception) -> None:
 
 
 def leaf_exceptions(error: BaseException) -> list[BaseException]:
-    """Return the errors within an exception group and its groups; for another error, itself."""
+    """Return the errors in an exception group, at any depth; any other error as the only one."""
     if isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
         return [leaf for inner in group.exceptions for leaf in leaf_exceptions(inner)]

@@ -1,6 +1,6 @@
-"""Runs the app with uvicorn, which serves only the loopback unless a key is needed.
+"""Runs the app with uvicorn; if no key is needed, only the loopback is served.
 
-When the server stops, its runs may end within a grace period; then they are cancelled and stored.
+When the server is asked to stop, its runs may end within a grace period; then they are cancelled.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LOOP_OPTIONS: dict[str, Any] = {"use_uvloop": True}
 GRACE_SECONDS = 10.0
 """Seconds that runs may continue once the server is asked to stop."""
 _KEEP_ALIVE = 75
-"""Seconds for which a connection without a request stays open."""
+"""Seconds after a response for which a connection stays open without another request."""
 _BACKLOG = 2048
 _POLL_SECONDS = 0.1
 _CANCEL_SECONDS = 5
@@ -63,13 +63,15 @@ async def run_server(
         port: 0 for any free port.
         on_ready: called with the URL once connections are accepted.
         grace_seconds: seconds that runs may continue after the server is asked to stop; then they
-            are cancelled, their clients informed, and the runs stored.
-        connections: limits on the number and the timeouts of connections.
+            are cancelled, their clients informed, and the runs stored or left for a later resume.
+            If this call is cancelled, there is no such period.
+        connections: limits on the number and the timeouts of connections; None: the defaults.
         owns_process: whether the process does nothing else, so that its garbage collector is tuned
             for requests.
 
     Raises:
         ConfigError: the address cannot be used, or is not a loopback address and no key is needed.
+        StoreError: the store cannot say whether a key is needed.
     """
     keyed = await state.authenticator.needs_key()
     (app, background, shadows), table = assemble_app(state), ConnectionTable(connections)
@@ -139,7 +141,7 @@ class _HttpProtocol(GuardedProtocol):
     """The guarded protocol, with the API's error body for requests that are not valid HTTP."""
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse the request, which has not reached the app, and close the connection."""
+        """Refuse the request and close the connection."""
         self.send_refusal(APIError(400, "invalid_request", msg))
 
 
@@ -182,6 +184,8 @@ def url_of(listener: socket.socket) -> str:
 @contextmanager
 def _absorb_signals() -> Generator[None]:
     """Ignore the signals that uvicorn raises again when it ends, so that the caller can clean up.
+
+    Only the main thread gets signals; in another thread this does nothing.
 
     Otherwise such a signal would end the process before the store has written its queue.
     """
@@ -245,8 +249,8 @@ async def _watch_shutdown(
 ) -> None:
     """Call `on_ready` when the server is ready, and stop the server once a stop is requested.
 
-    Running requests may end within `grace_seconds`. During this time new requests are refused, and
-    `/readyz` reports that the server is closing.
+    Running requests may end within `grace_seconds`. During this time new requests that call models
+    are refused, and `/readyz` reports that the server is closing.
     """
     while not server.started:  # noqa: ASYNC110 - uvicorn only sets a flag
         await anyio.sleep(_POLL_SECONDS / 10)
@@ -262,7 +266,7 @@ async def _watch_shutdown(
 
 
 async def _stop_server(server: uvicorn.Server, state: ServerState, listener: socket.socket) -> None:
-    """Stop a server whose task was cancelled, without waiting for its requests."""
+    """Stop a server whose task was cancelled: cancel its requests, without a grace period."""
     state.request_scopes.close()
     if server.started:
         await server.shutdown([listener])

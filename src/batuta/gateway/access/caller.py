@@ -1,4 +1,4 @@
-"""Finds the caller of a request from a key, a token or a session, with its permissions.
+"""Finds the caller of a request, and the caller's permissions, from a key, a token or a session.
 
 Also records in the audit trail when an administrator reads a run, or anybody exports one.
 """
@@ -41,11 +41,12 @@ class CallerRole(StrEnum):
     LOCAL = "local"
     """Any caller of a server without keys, which serves only the loopback."""
     KEY = "key"
-    """The holder of a key."""
+    """The holder of a key, or a user who has signed in."""
     ADMIN = "admin"
-    """The holder of the admin token: creates keys and reads all runs, but starts none."""
+    """The holder of the admin token, or an administrator who has signed in: creates keys and reads
+    all runs, but starts none."""
     NOBODY = "nobody"
-    """A caller without a key on a server that needs one."""
+    """A caller without a key or a valid session on a server that needs one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,8 @@ class Caller:
     """The sender of a request: its tenant, its key and its permissions."""
 
     tenant: str = "local"
-    """The tenant that is charged, and whose runs and responses the caller may read."""
+    """The tenant that is charged, and whose runs and responses the caller may read; empty for the
+    roles `ADMIN` and `NOBODY`."""
     role: CallerRole = CallerRole.LOCAL
     key: str | None = None
     """The id of the key; if a user created the key, the id of that user's entry. None: no key."""
@@ -134,7 +136,8 @@ class _CachedKey:
 class Authenticator:
     """Identifies callers. As long as no key is needed, every caller is the local tenant.
 
-    A key is needed once any key was ever created, or if there is an admin token or single sign-on.
+    A key is needed if the store has any key (even a revoked one), or if there is an admin token or
+    single sign-on. Once a key is needed, this stays so until the process ends.
     """
 
     def __init__(
@@ -179,7 +182,11 @@ class Authenticator:
         """Cancels the work of keys that are no longer valid."""
 
     async def needs_key(self) -> bool:
-        """Return True if a key is needed."""
+        """Return True if a key is needed.
+
+        Raises:
+            StoreError: the database fails.
+        """
         if self._needs_key or self._store is None or self.key_hasher is None:
             return self._needs_key
         if self._checked_at + self._cache_seconds < monotonic():
@@ -191,7 +198,7 @@ class Authenticator:
 
     @property
     def is_known_to_need_key(self) -> bool:
-        """The latest result of `needs_key`."""
+        """The latest result of `needs_key`; before it, whether the settings alone require a key."""
         return self._needs_key
 
     async def authenticate(self, credential: str | None, session: str | None = None) -> Caller:
@@ -205,8 +212,8 @@ class Authenticator:
             session: a session from `open_session`; used only without a credential.
 
         Raises:
-            APIError: the key is not valid.
-            StoreError: the database fails, and the key is not cached.
+            APIError: the credential is not valid.
+            StoreError: the database is needed and fails; a cached key does not need it.
         """
         if not await self.needs_key():
             return LOCAL
@@ -223,6 +230,7 @@ class Authenticator:
 
         Raises:
             APIError: the key is no longer valid.
+            StoreError: the database fails.
         """
         if key is None or self._store is None:
             return Caller(tenant=tenant)
@@ -233,6 +241,7 @@ class Authenticator:
 
         Raises:
             APIError: the credential is not valid, or this server has no keys.
+            StoreError: the database fails, and the key is not cached.
         """
         if self._is_admin(credential):
             return self._new_session(ADMIN_SIGNER, self._admin or b"")
@@ -245,7 +254,7 @@ class Authenticator:
         """Open a session for a user who signed in with an identity provider.
 
         Raises:
-            APIError: the user's entry was revoked.
+            APIError: the user's entry is no longer valid, or this server has no keys.
         """
         self._caller_of_key(user)
         return self._new_session(user.id, user.digest)
@@ -256,7 +265,13 @@ class Authenticator:
         return session.partition(".")[0]
 
     async def close_session(self, text: str) -> None:
-        """End the session early, on every server that uses the database."""
+        """End the session early, on every server that uses the database.
+
+        Do nothing without a store, or if the session is not valid.
+
+        Raises:
+            StoreError: the database fails.
+        """
         if self._store is not None and await self._caller_of_session(text) is not NOBODY:
             name = _session_name(text)
             await self._store.database.run_write(lambda conn: remember_deleted(conn, [name]))
@@ -273,9 +288,10 @@ class Authenticator:
     def forget(self, key: str | None = None) -> None:
         """Drop the key from the cache, so that it is looked up again; None: drop every key.
 
-        The keys that were found to be invalid are always dropped.
+        All keys that were found to be invalid are dropped too, and the keys of running work are
+        checked now.
         """
-        stale = [d for d, known in self._cache.items() if key is None or _is_key(known, key)]
+        stale = [d for d, known in self._cache.items() if key is None or _depends_on(known, key)]
         for digest in stale:
             del self._cache[digest]
         self._invalid.clear()
@@ -341,7 +357,7 @@ class Authenticator:
         )
 
     async def _caller_of_session(self, text: str) -> Caller:
-        """Return the caller of a session; `NOBODY` if it has ended or its key has changed."""
+        """Return the caller of a session; `NOBODY` if it is forged or over, or its key changed."""
         found = await self._signer_of_session(text)
         return NOBODY if found is NOBODY or await self._is_closed(text) else found
 
@@ -375,8 +391,11 @@ class Authenticator:
     def _sign_session(self, unsigned: str, proof: bytes) -> str:
         """Return the session with its signature.
 
-        The signature depends on `proof`, the key's digest, so that rotating the key ends the
-        session.
+        The signature depends on `proof`, the digest of the key or admin token, so that changing
+        the key or token ends the session.
+
+        Raises:
+            APIError: this server has no keys.
         """
         if self.key_hasher is None:
             raise APIError(403, "permission_denied", "This server has no sessions.")
@@ -400,12 +419,15 @@ def _matches_digest(key: ApiKey, digest: bytes) -> bool:
     return digests_equal(digest, key.digest) or (old and digests_equal(digest, key.old_digest))
 
 
-def _is_key(known: _CachedKey, key: str) -> bool:
+def _depends_on(known: _CachedKey, key: str) -> bool:
+    """Return True if the cached key has this id, or was created by the user of this entry."""
     return known.key is not None and key in {known.key.id, known.key.user}
 
 
 async def record_reading(store: Store, caller: Caller, run_id: str, tenant: str) -> None:
     """Record an administrator's reading of a run in the audit trail, before the run is shown.
+
+    Readings by other callers are not recorded.
 
     Raises:
         StoreError: the entry cannot be written; then the run must not be shown.

@@ -14,7 +14,7 @@ from batuta.clients.redis_connections import RedisConnections
 LEASE = 30.0
 """Seconds after which the requests of a dead process no longer count."""
 _RENEWED = 8.0
-"""Seconds between renewals."""
+"""Maximum number of seconds between renewals."""
 
 # Redis runs a script as one step and has the one clock that all replicas share.
 _ENTER = """
@@ -36,8 +36,9 @@ return 1
 class ConcurrencyCounter(Protocol):
     """Counts concurrent requests by key.
 
-    Law: a key never has more than `cap` concurrent requests, except that each replica admits its
-    share while Redis is down. The caller calls `leave` once for each request that `enter` counted.
+    Law: a key has at most `cap` concurrent requests. While Redis is down, each replica admits its
+    share, so that there may be more until these requests have ended. The caller calls `leave` once
+    for each request that `enter` counted.
     """
 
     async def enter(self, key: str, token: str, cap: int | None) -> bool:
@@ -64,7 +65,7 @@ class LocalConcurrency:
         self._running: Counter[str] = Counter()
 
     async def enter(self, key: str, token: str, cap: int | None) -> bool:
-        """Count the request, unless the key has reached its cap."""
+        """Count the request; return False if the key has reached its cap."""
         if cap is not None and self._running[key] >= cap:
             return False
         self._running[key] += 1
@@ -90,7 +91,10 @@ class RedisConcurrency:
         self._held: dict[str, set[str]] = {}
 
     async def enter(self, key: str, token: str, cap: int | None) -> bool:
-        """Count the request in Redis, or against this replica's share while Redis is down."""
+        """Count the request in Redis, or against this replica's share while Redis is down.
+
+        Return False if the cap or share is reached.
+        """
         if cap is not None:
             args = (token, cap, self._lease)
             answer = await self.redis.ask(

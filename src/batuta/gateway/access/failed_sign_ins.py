@@ -26,7 +26,7 @@ OTHERS = "other addresses"
 
 @final
 class FailedSignIns:
-    """Counts failed sign-ins by address."""
+    """Counts failed sign-ins by address, and records them if there is a store."""
 
     def __init__(self, store: Store | None, clock: Callable[[], float] = monotonic) -> None:
         self._store = store
@@ -93,8 +93,8 @@ class AuditKeeper:
         Args:
             store: the store with the audit trail.
             failures: the failed sign-ins, some of which are not yet recorded.
-            kept_days: how long records are kept; None: they are never deleted.
-            started: the server's start time; None: that of this process.
+            kept_days: days for which records are kept; None: they are not deleted.
+            started: the server's start, in seconds since the epoch; None: that of this process.
         """
         self._started = started
         self._store = store

@@ -1,4 +1,4 @@
-"""Cancels the work of a key that is revoked or expires, in every process that uses the database.
+"""Cancels the work of a key that is revoked, deleted or expired, in every process of a database.
 
 This also ends work that outlives its request, such as a background job.
 """

@@ -32,9 +32,10 @@ FLOW_SECONDS = 600
 _KNOWN_SECONDS = 3600.0
 """Seconds for which the provider's endpoints and keys are cached."""
 _REFRESH_SECONDS = 60.0
-"""Seconds before the keys are read again when a token's signature cannot be verified."""
+"""Seconds after which the keys are read again for a token that cannot be verified."""
 _PATIENCE_SECONDS = 10.0
-"""Timeout of one request to the provider; all sign-ins wait for it."""
+"""Seconds within which the provider must be read (two requests), or give a token; all sign-ins
+wait while it is read."""
 _RETRY_SECONDS = 5.0
 """Seconds after a failure to read the provider within which no request tries again."""
 _PURPOSE = "oidc"
@@ -43,6 +44,7 @@ _ALGORITHMS = ("RS256", "PS256", "ES256", "EdDSA")
 _LEEWAY = 60
 """Tolerated clock difference to the provider, in seconds."""
 _MAX_TOKEN = 16_384
+"""Maximum number of characters of an ID token."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -64,7 +66,8 @@ class OidcOptions:
     admins: frozenset[str] = frozenset()
     """Groups or verified e-mail addresses of administrators."""
     users: frozenset[str] = frozenset()
-    """Groups or verified e-mail addresses that may sign in; empty: all users of the provider."""
+    """Groups or verified e-mail addresses that may sign in, besides `admins`; empty: all users of
+    the provider."""
     tenant: str = "default"
     """The tenant of users."""
     limits: KeyPermissions = field(default_factory=KeyPermissions)
@@ -78,7 +81,7 @@ class OidcUser:
     identity: str
     """A hash of issuer and subject, unique to this person at this provider."""
     name: str
-    """The verified e-mail address, else the subject."""
+    """The verified e-mail address, else the subject; at most 100 characters."""
     is_admin: bool
 
 
@@ -92,7 +95,7 @@ class SignInStart:
 
 @dataclass(frozen=True, slots=True)
 class _Provider:
-    """The provider's discovery document and its signing keys."""
+    """The provider's discovery document and its signing keys, and when they were read."""
 
     document: Mapping[str, Any]
     keys: Any
@@ -119,11 +122,11 @@ class OidcClient:
             http: sends requests to the provider.
             hasher: signs the cookie.
             clock: measures the age of cached endpoints and keys.
-            patience: timeout of one request to the provider, in seconds.
+            patience: seconds within which the provider must be read, or give a token.
 
         Raises:
-            ConfigError: the extra is not installed, the issuer does not use TLS, or the redirect
-                URI is not the callback of this server.
+            ConfigError: the extra is not installed, the issuer neither uses TLS nor is on this
+                machine, or the redirect URI is not the callback of this server.
         """
         if not all(find_spec(name) for name in ("authlib", "joserfc")):
             hint = install_hint("oidc")
@@ -150,7 +153,7 @@ class OidcClient:
             then: the page to open after the sign-in.
 
         Raises:
-            APIError: the provider cannot be reached.
+            APIError: the provider cannot be reached, or its description is not valid.
         """
         security: Any = importlib.import_module("authlib.common.security")
         parameters: Any = importlib.import_module("authlib.oauth2.rfc6749.parameters")
@@ -272,7 +275,7 @@ class OidcClient:
             fresh: whether they count as old after a minute instead of an hour.
 
         Raises:
-            APIError: the provider cannot be reached.
+            APIError: the provider cannot be reached, or its description is not valid.
         """
         async with self._lock:
             known, now = self._provider, self._clock()
@@ -280,14 +283,14 @@ class OidcClient:
             if known is not None and now - known.read_at < most:
                 return known
             if now < self._retry_at:
-                raise _provider_away()
+                raise _provider_unavailable()
             try:
                 with anyio.fail_after(self._patience):
                     self._provider = await self._read_provider(now)
             except (ClientError, ConfigError, ValueError, KeyError, TypeError, OSError) as error:
                 _LOG.warning("the identity provider cannot be read: %s", type(error).__name__)
                 self._retry_at = self._clock() + _RETRY_SECONDS
-                raise _provider_away() from None
+                raise _provider_unavailable() from None
             return self._provider
 
     async def _read_provider(self, now: float) -> _Provider:
@@ -380,8 +383,8 @@ def _key_finder(keys: Any) -> Callable[[Any], Any]:
     return find
 
 
-def _provider_away() -> APIError:
-    return APIError(503, "overloaded", "The identity provider cannot be reached now.")
+def _provider_unavailable() -> APIError:
+    return APIError(503, "overloaded", "The identity provider cannot be reached or read now.")
 
 
 def _sign_in_error(reason: str) -> APIError:

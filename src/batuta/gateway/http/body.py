@@ -26,10 +26,13 @@ _MAX_SESSION_LENGTH = 400
 
 
 def session_header(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return the first valid session id in these headers; empty if no header has one."""
-    found = {name: value for name, value in headers if name in SESSION_HEADERS}
+    """Return the session id of the best header that has a valid one; empty if none has.
+
+    A session id is valid if it has 1 to 400 bytes.
+    """
+    given = {name: value for name, value in headers if name in SESSION_HEADERS}
     for name in SESSION_HEADERS:
-        value = found.get(name, b"").strip()
+        value = given.get(name, b"").strip()
         if 0 < len(value) <= _MAX_SESSION_LENGTH:
             return value.decode("latin-1")
     return ""
@@ -38,6 +41,7 @@ def session_header(headers: Iterable[tuple[bytes, bytes]]) -> str:
 _WINDOW_BYTES = 8 << 20
 """The largest zstd window, as recommended by RFC 8878."""
 _GZIP, _DEFLATE = 31, 15
+"""The arguments `wbits` of zlib for the two formats."""
 _MAX_UNPACKING = 4
 """Maximum number of bodies decompressed concurrently: each may use the memory of a whole body."""
 _unpack_limiter = anyio.CapacityLimiter(_MAX_UNPACKING)
@@ -45,6 +49,8 @@ _unpack_limiter = anyio.CapacityLimiter(_MAX_UNPACKING)
 
 async def unpack_body(body: bytes, encoding: str, most: int) -> bytes:
     """Return the body, decompressed in another thread if it has an encoding.
+
+    Of several gzip members or zstd frames, only the first is read.
 
     Args:
         body: the body as received.
@@ -59,7 +65,9 @@ async def unpack_body(body: bytes, encoding: str, most: int) -> bytes:
         return body
     unpack = _UNPACKERS.get(name)
     if unpack is None:
-        message = "The body must be sent plain, or with 'content-encoding: gzip' or 'zstd'."
+        message = (
+            "The body must be sent plain, or with 'content-encoding: gzip', 'deflate' or 'zstd'."
+        )
         headers = {"accept-encoding": "gzip, zstd"}
         raise APIError(415, "unsupported_media_type", message, headers=headers)
     try:
@@ -72,8 +80,8 @@ async def unpack_body(body: bytes, encoding: str, most: int) -> bytes:
     return plain
 
 
-def _unpack_zlib(body: bytes, most: int, kind: int) -> bytes:
-    reader = zlib.decompressobj(kind)
+def _unpack_zlib(body: bytes, most: int, wbits: int) -> bytes:
+    reader = zlib.decompressobj(wbits)
     plain = reader.decompress(body, most + 1)
     if not reader.eof and len(plain) <= most:
         raise EOFError
@@ -97,9 +105,9 @@ def _unpack_zstd(body: bytes, most: int) -> bytes:
 
 _PIECE_BYTES = 1024
 _UNPACKERS: Mapping[str, Callable[[bytes, int], bytes]] = {
-    "gzip": partial(_unpack_zlib, kind=_GZIP),
-    "x-gzip": partial(_unpack_zlib, kind=_GZIP),
-    "deflate": partial(_unpack_zlib, kind=_DEFLATE),
+    "gzip": partial(_unpack_zlib, wbits=_GZIP),
+    "x-gzip": partial(_unpack_zlib, wbits=_GZIP),
+    "deflate": partial(_unpack_zlib, wbits=_DEFLATE),
     "zstd": _unpack_zstd,
 }
 
@@ -119,7 +127,7 @@ one pattern for both."""
 
 
 def encode_json(value: Any) -> bytes:
-    """Return the value as JSON; lone surrogates in a model's text are written as escapes."""
+    """Return the value as JSON; lone surrogates in a text are written as escapes."""
     try:
         return orjson.dumps(value)
     except TypeError:  # lone surrogates or integers over 64 bits: rare and slow
@@ -270,7 +278,7 @@ async def read_body(receive: Receive, seconds: float = BODY_TIMEOUT) -> bytes:
 
     Raises:
         ClientGone: the client has disconnected.
-        APIError: the body is too large (raised by `receive`) or arrives too slowly.
+        APIError: the body arrives too slowly, or `receive` refuses it, such as for its size.
     """
     try:
         async with asyncio.timeout(seconds):  # costs a third of anyio's
@@ -285,7 +293,7 @@ async def read_checked_body(receive: Receive) -> bytes:
 
     Raises:
         ClientGone: the client has disconnected.
-        APIError: the body is too large, has too many values, or arrives too slowly.
+        APIError: the body has too many values or arrives too slowly, or `receive` refuses it.
     """
     body = await read_body(receive)
     if len(body) > LARGE_BODY:
@@ -320,7 +328,7 @@ def replay_body(body: bytes, receive: Receive) -> Receive:
 
 
 BodyReader = Callable[[Scope, Receive], Awaitable["Fields"]]
-"""Reads the body of a request."""
+"""Reads and parses the body of a request."""
 
 
 async def read_fields(scope: Scope, receive: Receive) -> Fields:
@@ -329,7 +337,8 @@ async def read_fields(scope: Scope, receive: Receive) -> Fields:
     Raises:
         ClientGone: the client has disconnected.
         APIError: the body is not a JSON object or its `content-type` is not JSON, a key is there
-            twice, or the body is too large or arrives too slowly.
+            twice, the body has too many values, is nested too deeply or arrives too slowly, or
+            `receive` refuses it.
     """
     kind = header_value(scope, b"content-type") or JSON
     if kind != JSON:
@@ -394,9 +403,9 @@ def json_response(body: Any, status: int = 200) -> Response:
 class Fields:
     """A JSON object of a request's body. A field that is null counts as absent.
 
-    Methods named after a type return the field's value, or None if the field is absent; methods
-    whose names begin with `need_` refuse an absent field. All of them raise `APIError` if the value
-    has the wrong type or is out of bounds.
+    Methods named after a type return the field's value, or None if the field is absent; `need` and
+    methods whose names begin with `need_` refuse an absent field. A value of the wrong type or out
+    of bounds is refused too, except by `get` and `need`. To refuse is to raise `APIError`.
     """
 
     __slots__ = ("_data", "files", "is_fresh", "is_large", "session", "where")
@@ -415,7 +424,7 @@ class Fields:
         self.where = where
         """The object's path in the body; empty for the body itself."""
         self.is_fresh = is_fresh
-        """Whether the request's headers forbid a cached answer."""
+        """Whether the request's headers forbid a cached answer, or the caching of this one."""
         self.is_large = is_large
         """Whether the object is too large to be parsed on the event loop."""
         self.session = session
@@ -467,7 +476,7 @@ class Fields:
         return value
 
     def unused(self, known: Collection[str], accepted: Collection[str]) -> list[str]:
-        """Return the names of unknown fields, and of fields in `accepted` that are not null."""
+        """Return the names of fields without effect: unknown, or in `accepted` and not null."""
         return [
             name
             for name, value in self._data.items()

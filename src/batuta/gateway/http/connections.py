@@ -1,9 +1,9 @@
 """Accepts connections under limits.
 
-A connection that waits for a request, or has sent part of a request's headers, uses a file
+A connection on which the server waits for a request, or for the rest of one, uses a file
 descriptor and does no work. When the server or one address has reached its limit of connections,
-the one that has waited longest is evicted for the new one. A connection whose request is being
-answered is never evicted.
+the connection that has waited longest is evicted for the new one; those in the middle of a body
+come last. A connection whose request was received completely is not evicted until it is answered.
 
 A response is written in pieces: its headers, its body, several chunks of a stream. Each piece
 would be a system call and a packet, so all writes of one event-loop iteration are sent together.
@@ -129,7 +129,7 @@ class ConnectionTable:
         self._deadlines.pop((connection, wait), None)
 
     def close_overdue(self) -> None:
-        """Close every connection past a deadline, unless it waited for a response now read."""
+        """Close each connection past a deadline, unless its client has read the whole response."""
         now = monotonic()
         for connection, wait in [key for key, at in self._deadlines.items() if at <= now]:
             if wait is Wait.LEFTOVER and connection.is_drained:
@@ -144,7 +144,7 @@ class ConnectionTable:
             self.close_overdue()
 
     def _longest_waiting(self, address: str | None) -> GuardedProtocol | None:
-        """Return the connection to evict, idle ones first; None if there is none.
+        """Return the connection to evict, idle ones first; None if none may be evicted.
 
         Only connections of `address` are considered, unless `address` is None.
         """
@@ -260,6 +260,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._whole = True
         """Whether the last request was received completely."""
         self._answering = False
+        """Whether a request is being answered."""
         self._running: RequestResponseCycle | None = None
         """The request being answered, or answered last; uvicorn's `cycle` is the last one read."""
 
@@ -267,11 +268,11 @@ class GuardedProtocol(HttpToolsProtocol):
         """Suppress uvicorn's warning: the response refuses WebSockets, no package is missing."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Add the connection to the table, or refuse it if the limit is reached."""
+        """Add the connection to the table, or refuse it if the table does not admit it."""
         super().connection_made(GatheredTransport(transport, self.loop))
         self.address = customer_of(self.client[0] if self.client else "")
         if not self._table.add_connection(self):
-            message = "The server has reached its limit of connections; try again later."
+            message = "The server, or your address, has too many connections; try again later."
             self.send_refusal(APIError(503, "overloaded", message, headers={"retry-after": "2"}))
             return
         self._entered = True
@@ -288,7 +289,10 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse the data; refuse headers, trailers or chunk framing that are too large."""
+        """Parse the data; refuse headers that are too large.
+
+        Trailers or chunk framing that are too large close the connection.
+        """
         if self.transport.is_closing():
             return
         if self._whole:
@@ -329,7 +333,7 @@ class GuardedProtocol(HttpToolsProtocol):
         Raises:
             TooMuchReadError: the target and `Host` name different servers, or too many pipelined
                 requests are queued (each byte sent can cost 100 bytes of memory). The connection
-                is closed.
+                is closed before this is raised.
         """
         if self._names_another_host():
             message = "The request's target and its header 'host' name different servers."
@@ -446,4 +450,4 @@ class GuardedProtocol(HttpToolsProtocol):
 
 
 def _long_head() -> APIError:
-    return APIError(431, "headers_too_large", "The headers are too large.")
+    return APIError(431, "headers_too_large", "The headers are too many or too large.")

@@ -1,4 +1,4 @@
-"""Idempotency-Key: a repeated request is run once, and its stored answer is sent again."""
+"""Idempotency-Key: a request that was answered is not run again; its stored answer is sent."""
 
 from __future__ import annotations
 
@@ -42,27 +42,32 @@ _STREAM_ENDS = (
 _TAIL_BYTES = 1_000_000
 _LOST_CLAIMS = 1_000
 _LOST = (
-    "A request with this Idempotency-Key was run, but its answer could not be stored; "
-    "to run it again, use a new key."
+    "The result of an earlier request with this Idempotency-Key could not be stored; "
+    "to run the request again, use a new key."
 )
 
 
 @final
 class IdempotencyMiddleware:
-    """Stores complete, successful answers for a day; frees the key of a failed request."""
+    """Stores complete, successful answers of up to 4 MiB for a day; frees other requests' keys.
+
+    Of a request with `store: false`, only the fact that it was answered is stored.
+    """
 
     def __init__(self, app: ASGIApp, store: Store, *, claim_seconds: float = CLAIM_SECONDS) -> None:
         self.app = app
         self.store = store
         self.claim_seconds = claim_seconds
         self._lost: deque[str] = deque(maxlen=_LOST_CLAIMS)
+        """The latest claims whose result the database did not store."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the request, or send the stored answer.
 
         Raises:
             APIError: the key is malformed or belongs to another or a running request, the earlier
-                answer was not stored, or the database fails.
+                answer was not stored, the database fails, or the body or request is refused.
+            ClientGone: the client has disconnected.
         """
         key = header_value(scope, b"idempotency-key")
         if key is None or scope["path"] not in IDEMPOTENT_PATHS or scope["method"] != "POST":
@@ -74,9 +79,9 @@ class IdempotencyMiddleware:
         body = await read_checked_body(receive)
         caller = caller_of(scope)
         request = _Fingerprint(scope["path"], caller.permissions, body)
-        kept = IdempotencyStore(self.store.database, claim_seconds=self.claim_seconds)
+        claims = IdempotencyStore(self.store.database, claim_seconds=self.claim_seconds)
         try:
-            found = await kept.claim(caller.tenant, key.decode(), request.digest)
+            found = await claims.claim(caller.tenant, key.decode(), request.digest)
         except StoreError as error:
             log_exception(error)
             message = "Earlier answers cannot be looked up now; try again."
@@ -91,7 +96,7 @@ class IdempotencyMiddleware:
             scope,
             replay_body(body, receive),
             send=send,
-            kept=kept,
+            claims=claims,
             claim=found,
             may_keep=_may_keep(body),
         )
@@ -101,17 +106,18 @@ class IdempotencyMiddleware:
         scope: Scope,
         receive: Receive,
         send: Send,
-        kept: IdempotencyStore,
+        claims: IdempotencyStore,
         *,
         claim: str,
         may_keep: bool,
     ) -> None:
+        """Run the request, and store its answer or free its key."""
         record = _ResponseRecorder(send)
         answer: StoredAnswer | None = None
         failure: Exception | None = None
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_renew_claim, kept, claim)
+                tasks.start_soon(_renew_claim, claims, claim)
                 try:
                     await self.app(scope, receive, record.send)
                 except Exception as error:  # noqa: BLE001 - the task group would wrap it
@@ -123,18 +129,18 @@ class IdempotencyMiddleware:
         finally:
             with anyio.CancelScope(shield=True):
                 try:
-                    await (kept.forget(claim) if answer is None else kept.keep(claim, answer))
+                    await (claims.forget(claim) if answer is None else claims.keep(claim, answer))
                 except StoreError as error:
                     log_exception(error)
                     self._lost.append(claim)
 
 
-async def _renew_claim(kept: IdempotencyStore, claim: str) -> None:
+async def _renew_claim(claims: IdempotencyStore, claim: str) -> None:
     """Renew the claim until cancelled: a run may take longer than a claim lasts."""
     while True:
-        await anyio.sleep(kept.claim_seconds / 3)
+        await anyio.sleep(claims.claim_seconds / 3)
         try:
-            await kept.renew(claim)
+            await claims.renew(claim)
         except StoreError as error:  # retried next time; if the claim expires, two may run
             log_exception(error)
 
@@ -143,7 +149,7 @@ async def _renew_claim(kept: IdempotencyStore, claim: str) -> None:
 class _Fingerprint:
     """A digest of the request, followed by a digest of its key's permissions.
 
-    The form of both is the same in all versions, so answers from before an upgrade are still sent.
+    The form of both must stay the same, so that answers from before an upgrade are still sent.
     """
 
     def __init__(self, path: str, permissions: KeyPermissions, body: bytes) -> None:
@@ -198,7 +204,7 @@ class _ResponseRecorder:
     def answer(self, *, content: bool) -> StoredAnswer | None:
         """Return the answer to store; None unless it is successful, complete and not too long.
 
-        Without `content`, the answer has no body.
+        Without `content`, the stored answer has no body.
         """
         start = self._start
         if (
@@ -230,7 +236,10 @@ async def _send_earlier_answer(earlier: EarlierRequest, send: Send) -> None:
         )
         raise APIError(409, "conflict", message, headers={"retry-after": "1"})
     if answer.body is None:
-        message = "This request was answered with 'store' false, so its answer was not stored."
+        message = (
+            "This request was answered with 'store' false, so its answer was not stored; to run it "
+            "again, use a new key."
+        )
         raise APIError(409, "conflict", message, headers={"x-should-retry": "false"})
     headers = raw_headers((*answer.headers, ("idempotent-replayed", "true")))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})

@@ -106,14 +106,14 @@ logger = logging.getLogger("batuta.requests")
 NO_ROUTE = "(none)"
 """The route label of requests without a route."""
 CLIENT_CLOSED = 499
-"""The logged status of requests whose client disconnected before a response."""
+"""The logged and counted status of requests whose client disconnected before a response."""
 SESSION_COOKIE = "batuta_session"
 """The cookie with a web page's session."""
 MAX_HEADERS = 64 * 1024
 """Maximum number of bytes of a request's headers."""
 _REQUEST_ID_KEY = "batuta.request_id"
 _MESSAGES_PATH = "/v1/messages"
-"""The path whose errors have Anthropic's form."""
+"""This path and those under it send errors in Anthropic's form."""
 _REQUEST_ID_PATTERN = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 _HOST_PATTERN = re.compile(r"(?P<name>\[[^\]]*\]|[^:]*)(:\d*)?")
 _API = "/v1"
@@ -126,8 +126,13 @@ _SINGLE_HEADERS = frozenset(
 )  # fmt: skip
 """Headers that must not be repeated: a proxy in front could interpret the request differently."""
 _PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs"})
+"""Paths that need no caller, so that none is looked up."""
 _BEARER = b"bearer "
 _NO_SPAN = nullcontext()
+_FOREIGN_PAGE = (
+    "Requests from web pages of other origins are refused; the server's setting 'cors_origins' "
+    "admits origins to /v1."
+)
 
 Headers = dict[bytes, bytes]
 """The values of headers by their names in lower case; of a repeated header the first value."""
@@ -136,7 +141,10 @@ ExplainError = Callable[[Scope, Exception], APIError | None]
 
 
 def request_id(scope: Scope) -> str | None:
-    """Return the request's id, which the response has in the header `x-request-id`."""
+    """Return the request's id, which the response has in the header `x-request-id`.
+
+    Return None for a request that has not passed the middleware.
+    """
     name = scope.get(_REQUEST_ID_KEY)
     return name if isinstance(name, str) else None
 
@@ -166,7 +174,7 @@ class RequestMiddleware:
             metrics: counts each request.
             routes: the router's routes, for the labels of metrics and logs.
             authenticator: identifies the caller.
-            limiter: limits the concurrent requests for answers.
+            limiter: limits the concurrent requests that call models.
             rate_limiter: limits the bytes read from the store.
             hosts: host names of the server, besides the loopback's.
             origins: other origins whose web pages may use the API.
@@ -191,7 +199,10 @@ class RequestMiddleware:
         self._explain = explain
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve and record the request; send exceptions as the API's errors."""
+        """Serve and record the request; send exceptions as the API's errors.
+
+        Once the response has begun, an exception only ends it.
+        """
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -202,13 +213,13 @@ class RequestMiddleware:
         except ClientGone:
             pass  # the client has disconnected
         except APIError as error:
-            if answer.status is None:  # else the response had begun before the body was read
+            if answer.status is None:
                 await answer.send_error(error)
         except Exception as error:  # noqa: BLE001 - the outermost handler
             answered = self._explain(scope, error)
             if answered is None:
                 log_exception(error)
-            if answered is not None or answer.status is None:
+            if answer.status is None:
                 await answer.send_error(answered or internal_error())
         finally:
             self._record_request(scope, answer)
@@ -219,7 +230,8 @@ class RequestMiddleware:
         """Check the request, authenticate its caller and pass it to the routes.
 
         Raises:
-            APIError: the request's size, headers, page or caller are refused.
+            APIError: the request's size, headers, page or caller are refused, or a route refuses
+                the request.
             ClientGone: the client has disconnected.
         """
         if b"origin" in headers and self._is_allowed_page(scope, headers):
@@ -258,7 +270,7 @@ class RequestMiddleware:
         return self._cross_origin.allows(scope["path"], headers[b"origin"], needs_key=needs_key)
 
     async def _serve_in_slot(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the request; a request for an answer first waits for a concurrency slot."""
+        """Serve the request; a request that calls models first waits for a concurrency slot."""
         if scope["path"] in LIMITED_PATHS and scope["method"] == "POST":
             async with self._limiter.slot(caller_of(scope).tenant):
                 await self._app(scope, receive, send)
@@ -271,8 +283,9 @@ class RequestMiddleware:
         The web page's routes check the caller themselves.
 
         Raises:
-            APIError: `/v1` is requested without a valid key, where one is needed, or `/v1/admin`
-                without the admin token; or the database fails.
+            APIError: a credential is not valid, `/v1` is requested without one where one is
+                needed, `/v1/admin` is requested by somebody else than an admin, or the database
+                fails.
         """
         path: str = scope["path"]
         session = cookie_value(scope, SESSION_COOKIE) if b"cookie" in headers else None
@@ -334,7 +347,7 @@ class _Answer:
         """The code of the error that was sent, if any."""
 
     async def send(self, message: Message) -> None:
-        """Send the message; add the request's id and the time until the response began."""
+        """Send the message; add the request's id, the time taken and CORS headers to a start."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             took = str(int(self.elapsed() * 1000)).encode()
@@ -366,7 +379,7 @@ class _Answer:
         return perf_counter() - self._began
 
     def logged_ids(self) -> dict[str, str]:
-        """Return the ids of the request and of its run from the response's headers."""
+        """Return those of the ids of request and run that the response's headers have."""
         return {
             _LOGGED_HEADERS[name]: value.decode("latin-1")
             for name, value in self._headers
@@ -379,7 +392,9 @@ _LOGGED_HEADERS = {b"x-request-id": "request_id", b"x-batuta-run-id": "run_id"}
 
 @final
 class HostCheck:
-    """Refuses huge or repeated headers, unknown hosts and requests of foreign web pages.
+    """Refuses huge headers, repeated ones that matter, and requests of foreign web pages.
+
+    Unknown hosts are refused too, unless a key is needed.
 
     If no key is needed, any page open in a browser on this machine could spend money by a request
     to the loopback. The header `Origin` reveals such a request; after DNS rebinding, `Host` does.
@@ -404,7 +419,7 @@ class HostCheck:
             raise APIError(403, "permission_denied", message)
         origin = headers.get(b"origin")
         if origin is not None and origin.partition(b"://")[2] != host:
-            raise APIError(403, "permission_denied", "Requests from other web pages are refused.")
+            raise APIError(403, "permission_denied", _FOREIGN_PAGE)
 
     def _is_known_host(self, host: str) -> bool:
         if self._authenticator.is_known_to_need_key:

@@ -13,7 +13,7 @@ _SPARE = 128
 _PER_CONNECTION = 2
 """File descriptors of a connection being answered: its own, and one to a provider."""
 _LEAST = 8
-"""Minimum number of connections, whatever the limit of open files is."""
+"""Number of connections that are tried whatever the limit of open files is."""
 _NETWORK = 64
 """Host bits of an IPv6 address; the rest is the network of one customer."""
 
@@ -47,7 +47,7 @@ class ConnectionLimits:
 
 @dataclass(frozen=True, slots=True)
 class ConcurrencyLimits:
-    """Limits of one process's requests for answers."""
+    """Limits of one process's requests that call models."""
 
     max_running: int = 512
     """Maximum number of requests that run concurrently."""
@@ -76,7 +76,7 @@ def openable_connection_count(most: int) -> int:
     except (OSError, ValueError) as error:
         _LOG.warning("cannot raise the limit of open files from %d: %s", soft, error)
         allowed = soft
-    return max(_LEAST, min(most, (allowed - _SPARE) // _PER_CONNECTION))
+    return min(most, max(_LEAST, (allowed - _SPARE) // _PER_CONNECTION))
 
 
 def customer_of(host: str) -> str:

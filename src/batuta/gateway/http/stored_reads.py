@@ -1,4 +1,4 @@
-"""Limits on reads from the store: on memory, and on the bytes per minute of a key."""
+"""Limits on reads from the store: on memory, and on the bytes per minute of a caller."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from batuta.gateway.http.request_slots import hold_memory
 from batuta.store import Store
 
 MAX_READ_BYTES = 512 * 1024 * 1024
-"""Maximum number of stored bytes that a key may read per minute."""
+"""Maximum number of stored bytes that a key, or a tenant without keys, may read per minute."""
 PIECE = 1 << 20
 """Maximum number of bytes of stored data in one piece of a response."""
 _READ_BYTES = "bytes"
@@ -50,8 +50,11 @@ async def read_stored_run(
 ) -> bytes | None:
     """Return an encoded run; None if it does not exist or its content was not stored.
 
+    A tenant of None stands for all tenants.
+
     Raises:
         APIError: the memory does not suffice now, or the caller reads too much.
+        StoreError: the database fails.
     """
     await make_room(scope, await store.measure(run_id, tenant))
     return await store.get_encoded(run_id, tenant)

@@ -20,17 +20,17 @@ from batuta.gateway.serving.tenant_memory import split_signature
 
 _ROLES = ("user", "assistant", "system")
 _SKIPPED_BLOCKS = ("server_tool_use", "container_upload", "compaction", "fallback")
-"""Blocks of Anthropic features that are not offered here; they are left out."""
+"""Blocks that workers do not get; they are left out, as are the results of server tools."""
 _IMAGE_URLS = tuple(f"data:{kind};" for kind in IMAGE_TYPES)
 PROGRESS_SIGNATURE = "batuta-progress"
 """The signature of thinking blocks with the progress of a run."""
 
 
 def parse_turns(body: Fields) -> tuple[Message, ...]:
-    """Return the system prompt and the turns.
+    """Return the system prompt, if it has a text, and the turns as messages.
 
     Raises:
-        APIError: `messages` is missing, empty or malformed.
+        APIError: `messages` is missing, empty or malformed, or `system` is malformed.
     """
     body.need("messages")
     turns = body.objects("messages", MAX_ENTRIES) or []
@@ -233,7 +233,7 @@ def _input_text(block: Fields) -> str:
 
 
 def _parse_tool_result(block: Fields, calls: set[str]) -> tuple[ToolResult, list[Part]]:
-    """Return a tool's result, and its images, which only a user turn can contain."""
+    """Return a tool's result, and its images and files as parts of a user message."""
     call_id = block.need_text("tool_use_id")
     if call_id not in calls:
         raise invalid_value(block.path("tool_use_id"), f"no call '{call_id}' comes before it.")
@@ -255,7 +255,7 @@ def _parse_tool_result(block: Fields, calls: set[str]) -> tuple[ToolResult, list
 def _parse_thinking(block: Fields) -> tuple[list[str], list[Thought]]:
     """Return the text of a worker's reasoning, and the reasoning with its provider's signature.
 
-    Either list has at most one entry. Progress, and reasoning of other servers, gives none.
+    Either list has at most one entry; both are empty for progress and for others' reasoning.
     """
     if block.text("type") == "redacted_thinking":
         model, _, data = split_signature(block.text("data") or "")

@@ -80,8 +80,8 @@ class TokenCounter:
         """Serve one request; the count is an estimate, because the workers' tokenizers differ.
 
         Raises:
-            APIError: the body is malformed, one of its files cannot be read, or the model is not
-                served.
+            APIError: the body is malformed or refused, one of its files cannot be read, or the
+                model is not served.
         """
         body = await self._read(request.scope, request.receive)
         self._service.find_model(body.need_text("model"))
@@ -129,7 +129,7 @@ class MessagesStreamRenderer:
         await self._write_events(self._events.begin())
 
     async def on_event(self, event: Event) -> None:
-        """Send the events of the message for an event of the run, if there are any."""
+        """Send the events of the message for an event of the run, if there are any to show."""
         if isinstance(event, StepDelta):
             delta = self._progress.visible_delta(event)
             if delta is not None:

@@ -79,10 +79,10 @@ def parse_message(body: Fields) -> MessageCall:
 
 
 def parse_question(body: Fields) -> Question:
-    """Return the conversation with its tools and sampling parameters.
+    """Return the conversation with its tools, response format and sampling parameters.
 
     Raises:
-        APIError: a field is malformed.
+        APIError: a field is malformed or not supported.
     """
     messages = parse_turns(body)
     check_unsupported(body, REFUSED_FIELDS)
@@ -123,7 +123,7 @@ def _parse_tools(body: Fields) -> tuple[Tool, ...]:
 
 
 def _parse_server_tools(body: Fields) -> tuple[RequestedTool, ...]:
-    """Return the server tools that the client requests; none if `tool_choice` forbids all tools."""
+    """Return the server tools that the client requests; none if `tool_choice` is `none`."""
     requested_tools = _offered_server_tools(body)
     choice = body.object("tool_choice")
     if not requested_tools or choice is None:

@@ -157,6 +157,8 @@ def stop_reason(reply: Reply) -> str:
 def message_usage(run: Run) -> Json:
     """Return the tokens of the answering call, and those of other calls as `orchestration_…`.
 
+    A run without an answer has only other calls.
+
     In this API `input_tokens` excludes tokens read from or written to a cache.
     """
     every = run.usage
@@ -178,7 +180,7 @@ def message_usage(run: Run) -> Json:
 
 @final
 class MessageEventWriter(AnswerEvents):
-    """Writes the events of a streamed message; a block is closed when the next block begins.
+    """Makes the events of a streamed message; a block is closed when the next block begins.
 
     Tool calls are closed at the end, because fragments of several calls may alternate.
     """
@@ -301,7 +303,7 @@ class MessageEventWriter(AnswerEvents):
         Args:
             reply: the whole reply.
             reasoning: whether to send its reasoning, which was not streamed.
-            thoughts: whether to send reasoning that the provider redacted.
+            thoughts: whether to send at least the reasoning that the provider redacted.
         """
         events = self.untold_reasoning(reply, reasoning=reasoning, thoughts=thoughts)
         events += self.untold_calls(reply)

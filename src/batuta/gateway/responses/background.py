@@ -129,7 +129,8 @@ class BackgroundResponses:
         """Queue the response as a job, and return it with the status `queued`.
 
         Raises:
-            APIError: the call is invalid, this server stores no responses, or the queue is full.
+            APIError: the call cannot run, this server stores no responses or runs no jobs, or the
+                queue is full.
         """
         if self._responses.responses is None or self._jobs is None:
             raise unsupported_parameter("background", "this server keeps no responses.")
@@ -156,10 +157,10 @@ class BackgroundResponses:
         ):
             pass  # raises if the call cannot be run; the job reserves its budget again
         queued = new_response(response_call.echo, response_id(run_id), created, "queued")
-        found = {"items": list(history.items), "named": dict(history.by_id)}
+        past = {"items": list(history.items), "named": dict(history.by_id)}
         job = {
             "request": dict(body.raw),
-            "past": found,
+            "past": past,
             "created": created,
             "session": body.session,
             "files": list(body.files),
@@ -185,12 +186,12 @@ class BackgroundResponses:
             session=job.body.get("session", ""),
             files=tuple(job.body.get("files", ())),
         )
-        asked = await parse_with_history(request, past)
-        base = new_response(asked.echo, job.id, job.body["created"])
+        parsed = await parse_with_history(request, past)
+        base = new_response(parsed.echo, job.id, job.body["created"])
         sink = _CheckpointSink(checkpoint)
-        event_writer = ResponseEventWriter(base, compacts=asked.compacts)
-        save = partial(self._responses.save, asked, Caller(tenant=job.tenant))
-        call = replace(asked.call, stream=False)
+        event_writer = ResponseEventWriter(base, compacts=parsed.compacts)
+        save = partial(self._responses.save, parsed, Caller(tenant=job.tenant))
+        call = replace(parsed.call, stream=False)
         try:
             shown_key = job.body.get("key") or job.key
             caller = await self._authenticator.restore_caller(job.tenant, shown_key)

@@ -61,7 +61,7 @@ def compaction_body(body: Fields) -> Fields:
 
 
 def kept_messages(items: Iterable[Mapping[str, Any]], response: str) -> list[dict[str, Any]]:
-    """Return the newest user messages, which are kept verbatim beside the summary.
+    """Return the newest user messages that fit, which are kept verbatim beside the summary.
 
     Args:
         items: the conversation; it has been validated.
@@ -93,7 +93,7 @@ def pack_summary(text: str) -> str:
 
 
 def read_summary(item: Fields) -> Message | None:
-    """Return the summary in a compaction item as a message; None if another server made it."""
+    """Return the summary in a compaction item as a message; None if the item is not ours."""
     kept = item.text("encrypted_content") or ""
     if not kept.startswith(_MARK):
         return None

@@ -160,6 +160,7 @@ class CompactionEndpoint:
 
 Json = dict[str, Any]
 MAX_PAGE = 100
+"""Maximum number of items in a page."""
 _DEFAULT_PAGE = 20
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -218,7 +219,10 @@ class StoredResponseEndpoint:
         )
 
     async def _delete(self, row: StoredResponse, request: Request) -> Json:
-        """Delete the response, or with `conversation=true` its whole conversation."""
+        """Delete the response, or with `conversation=true` its whole conversation.
+
+        Return the API's object; of a conversation it lists the deleted responses.
+        """
         conversation = _parse_flag(request, "conversation")
         store = require_part(self._store, "This server keeps no responses.")
         deleted_ids = await self._deletions.delete_response(
@@ -247,7 +251,8 @@ class StoredResponseRoutes:
         """Cancel a background response; a response that has ended is not changed.
 
         Raises:
-            APIError: the response does not exist, or was not created in the background.
+            APIError: the response does not exist or cannot be loaded now, or was not created in the
+                background.
         """
         row = await find_response(self._responses, request, ALL_PARTS)
         if not (await body_of(row))["background"]:
@@ -259,7 +264,8 @@ class StoredResponseRoutes:
         """List the input items in pages, by default the last item first.
 
         Raises:
-            APIError: the response does not exist, or a query parameter is invalid.
+            APIError: the response does not exist or cannot be loaded now, or a query parameter is
+                invalid.
         """
         query = request.query_params
         order = query.get("order", "desc")
@@ -289,7 +295,8 @@ async def find_response(
     Args:
         responses: the stored responses.
         request: its path contains the response's id.
-        parts: the parts to load: `body`, `input` or `events`; the others are empty.
+        parts: the parts to load: `body`, `input` and `events`; of the others, `events` is None and
+            the rest empty.
 
     Raises:
         APIError: the response does not exist, or cannot be loaded now.

@@ -71,7 +71,7 @@ class _OpenToolCall:
 
 @final
 class ResponseEventWriter(AnswerEvents):
-    """Writes events; at most one text or reasoning item is open at a time."""
+    """Makes events; at most one text or reasoning item is open at a time."""
 
     def __init__(self, base: Json, *, compacts: bool = False) -> None:
         """Start without events.
@@ -259,7 +259,7 @@ class ResponseEventWriter(AnswerEvents):
         Args:
             reply: the whole reply.
             reasoning: whether to send its reasoning, which was not streamed.
-            thoughts: whether to send reasoning that the provider redacted.
+            thoughts: whether to send at least the reasoning that the provider redacted.
         """
         if self.compacts:
             return self.compaction(pack_summary(reply.text))

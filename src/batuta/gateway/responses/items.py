@@ -67,9 +67,10 @@ SKIPPED_ITEMS = frozenset(
         "web_search_call",
     }
 )
-"""Items of features that are not offered here; they are left out, and reported as ignored.
+"""Items that workers do not get; they are left out, and reported as ignored.
 
-Tool searches are left out only if a provider ran them.
+Tool searches are left out only if a provider ran them, and a compaction only if another server made
+it.
 """
 
 
@@ -109,7 +110,10 @@ def parse_items(items: Iterable[Fields]) -> tuple[Message, ...]:
 
 
 def _split_pictures(message: Message) -> tuple[Message, list[Part]]:
-    """Return a tool message without its attachments, and the parts of a user message with them."""
+    """Return a tool message without its attachments, and the parts of a user message with them.
+
+    There are no parts if there are no attachments.
+    """
     images: list[Part] = list(message.attachments)
     if not images:
         return message, []
@@ -177,7 +181,7 @@ def _parse_message(item: Fields) -> Message:
     item.need("role")
     role = Role(item.choice("role", _ROLES) or "")
     item.need("content")
-    return Message(role=role, parts=_parse_parts(item, "content", images=role is Role.USER))
+    return Message(role=role, parts=_parse_parts(item, "content", attachments=role is Role.USER))
 
 
 def _parse_call(item: Fields, kind: str) -> ToolCall:
@@ -234,7 +238,7 @@ def _parse_result(item: Fields, calls: set[str]) -> tuple[Part, ...]:
         parts = _found_parts(item)
     else:
         item.need("output")
-        parts = _parse_parts(item, "output", images=True)
+        parts = _parse_parts(item, "output", attachments=True)
     text = "".join(part.text for part in parts if isinstance(part, Text))
     return ToolResult(call_id=call_id, content=text), *(
         part for part in parts if isinstance(part, Image | File | Audio)
@@ -272,28 +276,30 @@ def _parse_reasoning(item: Fields) -> Message | None:
     return Message(role=Role.ASSISTANT, parts=(), reasoning=text, thoughts=thoughts)
 
 
-def _parse_parts(item: Fields, name: str, *, images: bool) -> tuple[Part, ...]:
+def _parse_parts(item: Fields, name: str, *, attachments: bool) -> tuple[Part, ...]:
     content = item.get(name)
     if isinstance(content, str):
         return (Text(content),)
     if not isinstance(content, list):
         raise invalid_type(item.path(name), "a string or an array", content)
-    return tuple(_parse_part(part, images=images) for part in item.objects(name, MAX_ENTRIES) or ())
+    return tuple(
+        _parse_part(part, attachments=attachments) for part in item.objects(name, MAX_ENTRIES) or ()
+    )
 
 
-def _parse_part(part: Fields, *, images: bool) -> Part:
+def _parse_part(part: Fields, *, attachments: bool) -> Part:
     part.need("type")
     match part.text("type"):
         case "input_text" | "output_text" | "text" | "summary_text":
             return Text(part.need_string("text"))
         case "refusal":
             return Text(part.need_string("refusal"))
-        case kind if kind in _ATTACHMENT_PARSERS and images:
+        case kind if kind in _ATTACHMENT_PARSERS and attachments:
             return _ATTACHMENT_PARSERS[kind](part)
         case kind if kind in _ATTACHMENT_PARSERS:
             held = "an image" if kind == "input_image" else "files"
             raise unsupported_parameter(
-                part.path("type"), f"only a user message may contain {held}."
+                part.path("type"), f"only a user message or a tool output may contain {held}."
             )
         case kind if kind in _UNSUPPORTED_PARTS:
             raise unsupported_parameter(

@@ -28,7 +28,7 @@ def item_id(kind: str, response: str, index: int, side: str = "") -> str:
 
 
 def response_id_of_item(item: str) -> str | None:
-    """Return the id of the response that an item belongs to; None if the item's id is not ours."""
+    """Return the id of the response that an item belongs to; None for an id of another form."""
     parts = item.split("_")
     return RESPONSE_PREFIX + parts[1] if len(parts) > 2 else None  # noqa: PLR2004 - kind, owner, index
 

@@ -183,12 +183,12 @@ class ResponseStore:
 
 
 async def body_of(row: StoredResponse) -> Json:
-    """Return the response object as it was stored."""
+    """Return the response object as it was stored; the row must have been loaded with its body."""
     return await _decode_part(row.body)
 
 
 async def inputs_of(row: StoredResponse) -> list[Json]:
-    """Return the input items."""
+    """Return the input items; the row must have been loaded with its input."""
     return await _decode_part(row.input)
 
 

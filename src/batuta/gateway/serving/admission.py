@@ -82,7 +82,7 @@ def check_starts_runs(caller: Caller) -> None:
         APIError: the caller is the admin or has no key.
     """
     if caller.role in {CallerRole.ADMIN, CallerRole.NOBODY}:
-        message = "The admin token starts no runs: create a key and use it."
+        message = "The administrator starts no runs: create a key and use it."
         raise APIError(403, "permission_denied", message)
 
 
@@ -171,7 +171,7 @@ class Admission:
     model: str = ""
     """The name of the served model."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The rate-limit headers of the response."""
+    """The rate-limit headers of the response, by name."""
     charge: RunCharge = field(default_factory=RunCharge)
     """The tenant and key that pay for the run, and the reservation in their budgets."""
     expected_tokens: int = 0
@@ -221,6 +221,8 @@ class AdmissionController:
         durable: bool = False,
     ) -> None:
         """Take from the caller's rates, concurrency and budgets; `release` must follow.
+
+        Nothing is taken for a caller without a key.
 
         Args:
             caller: the caller.
@@ -279,7 +281,7 @@ class AdmissionController:
         admission.taken_tokens = None
 
     async def give_back_tokens(self, admission: Admission, unused: int | None = None) -> None:
-        """Give back counted tokens that were not used.
+        """Give back counted tokens that were not used; do nothing if they were settled before.
 
         Args:
             admission: holds the counted tokens.
@@ -290,7 +292,10 @@ class AdmissionController:
             await self._rate_limiter.give_back(taken, taken.amount if unused is None else unused)
 
     async def release(self, caller: Caller, admission: Admission) -> None:
-        """Leave the concurrency; release the reservation unless it was settled or is durable."""
+        """Leave the concurrency; release the reservation unless it was settled or is durable.
+
+        If the database fails, the reservation expires later.
+        """
         if caller.key is not None:
             await self._leave_concurrency(caller.key, admission)
         held = admission.charge.reservation
@@ -393,7 +398,7 @@ async def _expected_tokens(call: ParsedCall) -> int:
 
 
 _MAX_NAMED = 20
-"""Maximum number of ignored fields that a header names."""
+"""Maximum number of ignored fields that the header `x-batuta-ignored` names."""
 _OUTCOMES_WITHOUT_ANSWER = {Outcome.FAILED, Outcome.CANCELLED, Outcome.REFUSED}
 _HEADER_SAFE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -448,7 +453,7 @@ class PreparedCall:
 
     @property
     def can_stream(self) -> bool:
-        """True if text can be streamed as it arrives: nothing will replace or block it."""
+        """True if text is to be streamed as it arrives, since nothing will replace or block it."""
         settled = self.served_model.solver is None and self.min_confidence is None
         return self.call.stream and settled and GuardrailStage.OUTPUT not in self.guardrails.stages
 

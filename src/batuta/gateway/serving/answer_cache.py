@@ -1,4 +1,4 @@
-"""The answer cache: an earlier answer to the same call is found by a digest and returned again.
+"""The answer cache: the answer to an equal or similar call is found by a digest, and sent again.
 
 Off unless enabled in the settings. The index maps digests to ids of runs; the answer itself is in
 the stored run. Deleting a run therefore deletes its cached answer, and only stored runs are cached.
@@ -203,7 +203,7 @@ class RepeatedAnswers:
         return found
 
     async def keep(self, call: RepeatableCall, run: Run) -> None:
-        """Add the run to the cache, if its answer can be returned again."""
+        """Add the run to the cache, if its answer can be returned again; see `is_repeatable`."""
         if is_repeatable(run):
             seconds = self.options.seconds
             await self._index.put(call.tenant, call.digest(), run.id, seconds)
@@ -249,7 +249,7 @@ class RepeatedAnswers:
 
 
 def is_repeatable(run: Run) -> bool:
-    """Return True if the run has one complete answer without tool calls, not from the cache.
+    """Return True if the run has one complete answer in text that does not come from the cache.
 
     Tool calls contain ids of their run, and a truncated answer may be longer next time.
     """

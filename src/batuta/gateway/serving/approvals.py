@@ -1,4 +1,7 @@
-"""Makes a run wait for a person's approval of its plan, on any replica and over restarts."""
+"""Makes a run wait until a person or the webhook has decided about its plan, on any replica.
+
+A run that is resumed after a restart waits for the same decision.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +36,13 @@ _SHOWN_CHARACTERS = 2000
 
 
 NotifyPlan = Callable[[PendingPlan], None]
-"""Sends a waiting plan to the webhook, if there is one."""
+"""Starts sending a waiting plan to the webhook, if there is one."""
 
 
 def open_approver(
     store: Store | None, prepared: PreparedCall, webhook: Webhook | None = None
 ) -> Approver | None:
-    """Return the approver of the call's plans; None without a store for requests for approval."""
+    """Return the approver of the call's plans; None without a store, which keeps waiting plans."""
     if store is None:
         return None
 
@@ -107,7 +110,10 @@ async def _watch_plan(
     notify: NotifyPlan,
     seconds: float,
 ) -> tuple[PendingPlan | None, ApprovalRequest]:
-    """Return the decided plan, or the still waiting one after `seconds`; None if it was deleted."""
+    """Wait until the plan is decided, deleted, or has waited for `seconds`.
+
+    Return the plan, or None if it was deleted, and its request with the latest edit.
+    """
     noted, ends = "", anyio.current_time() + seconds
     while found is not None and found.state == WAITING and anyio.current_time() < ends:
         if found.digest != noted:
@@ -193,7 +199,7 @@ def _revise_plan(request: ApprovalRequest, steps: str) -> ApprovalRequest:
 
 
 def _verdict_of(found: PendingPlan | None, digest: str) -> ApprovalVerdict:
-    """Return the verdict, if it is on the plan with this digest."""
+    """Return the verdict; an approval of a plan with another digest counts as a refusal."""
     if found is None or (found.state == "approved" and found.digest != digest):
         return ApprovalVerdict(state="refused", reason="the request for approval no longer exists")
     state = found.state if found.state in {"approved", "expired"} else "refused"

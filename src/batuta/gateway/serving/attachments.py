@@ -39,10 +39,10 @@ def parse_file(holder: Fields, name: str, title: str) -> File | Text:
     Args:
         holder: the object with the data.
         name: the name of the field with the data.
-        title: the file's name; empty: the file has no name, and base64 counts as a PDF.
+        title: the file's name; may be empty. Base64 counts as a PDF if the name tells no type.
 
     Raises:
-        APIError: the data is not base64, or the type is not supported.
+        APIError: the data is missing, not base64 or not of its type, or the type is not supported.
     """
     data = holder.need_text(name)
     head = _DATA_URL.match(data)
@@ -54,7 +54,7 @@ def parse_file(holder: Fields, name: str, title: str) -> File | Text:
 
 
 def read_file(path: str, media_type: str, data: str, title: str) -> File | Text:
-    """Return a PDF or an Office file, or the text of a text file.
+    """Return a PDF or an Office file, or the text of a text file, which must be UTF-8.
 
     Args:
         path: the path of the data in the body, for error messages.
@@ -94,7 +94,7 @@ def _office_ending(title: str) -> str:
 
 
 async def read_office_files(question: Question) -> Question:
-    """Return the question with its Office files replaced by their texts.
+    """Return the question with its Office files replaced by their texts, cut if they are too long.
 
     Raises:
         APIError: a file cannot be read, or there are too many.
@@ -138,11 +138,11 @@ def picture_url(path: str, url: str) -> str:
     """Return the URL of a picture, normalised for all providers.
 
     Raises:
-        APIError: the URL is neither a web URL nor a base64 data URL of a picture.
+        APIError: the URL is neither an `https` URL nor a picture in base64.
     """
     plain = shown_picture_url(url)
     if not plain:
-        raise invalid_value(path, "it must begin with 'https://' or 'data:image/'.")
+        raise invalid_value(path, "it must be an https URL, or a base64 data URL of a picture.")
     return plain
 
 
@@ -150,7 +150,7 @@ def parse_audio(part: Fields) -> Audio:
     """Parse a recording.
 
     Raises:
-        APIError: the data is not base64, or the format is neither wav nor mp3.
+        APIError: the data is missing or not base64, or the format is neither wav nor mp3.
     """
     given = part.need_object("input_audio")
     data = given.need_text("data")

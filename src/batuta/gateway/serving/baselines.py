@@ -1,7 +1,8 @@
 """Published methods as served models `baseline/NAME`, and the presets `[models.NAME]`.
 
 The methods are plugins: those of the kind `baseline` are always served, those of the kind
-`learned-baseline` only with recorded outcomes. Each is loaded when it is first called.
+`learned-baseline` only with recorded outcomes or, for the cascade, a trained cascade. A method is
+loaded when it is first called.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def baseline_models(
     Args:
         pool: the workers.
         limits: the limits of a run; the steps are replaced by those that the method needs.
-        learned: the methods that learn from outcomes; None: such methods are not served.
+        learned: the methods that learn from outcomes; None: none of them is served.
     """
     fixed = {name: partial(_open_fixed, name) for name in plugin_names("baseline")}
     trained = {name: partial(learned.open, name) for name in learned.names} if learned else {}
@@ -144,12 +145,13 @@ def preset_models(
 
     Args:
         presets: the presets of the settings.
-        limits: the limits of every model, which a preset may lower.
+        limits: the limits of each model, which its preset may lower.
         max_rounds: the settings' limit on rounds; None: as many as each conductor needs.
         learned: the methods that learn from outcomes; None: such methods are not served.
 
     Raises:
-        ConfigError: a preset names a baseline that is not served; the message names it.
+        ConfigError: a preset's baseline is not served, or was trained on all workers and the preset
+            names only some.
     """
     return tuple(_preset_model(each, limits, max_rounds, learned) for each in presets)
 

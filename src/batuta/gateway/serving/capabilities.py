@@ -44,10 +44,10 @@ def capable_workers(pool: Pool, question: Question, *, conducted: bool) -> Pool:
 
 
 def check_sight(workflow: Workflow | None, question: Question, pool: Pool) -> None:
-    """Check that each model of a caller's workflow sees the attachments, or reads a step that does.
+    """Check that each model in a caller's workflow gets the attachments, or reads a step that does.
 
     Raises:
-        APIError: a model neither sees the attachments nor reads such a step.
+        APIError: a model cannot take the attachments, and its step reads none that does.
     """
     if workflow is None:
         return
@@ -77,7 +77,7 @@ def check_choices(question: Question, served: ServedModel, guardrails: Guardrail
 
 
 async def check_response_format(question: Question) -> None:
-    """Check that the schema of the response format is valid.
+    """Check that the schema of the response format, if it has one, is valid.
 
     Raises:
         APIError: the schema is not valid, or takes too long to check.
@@ -133,7 +133,7 @@ async def check_chosen_answer(run: Run, guardrails: Guardrails) -> Run:
 
 
 async def _reply_fault(question: Question, reply: Reply) -> tuple[str, str] | None:
-    """Return why the reply is not a valid answer, as a code and a message; None if it is."""
+    """Return why the reply is not a valid answer, as a code and a message; None if it is valid."""
     request = Request(messages=(), tools=question.tools, tool_choice=question.tool_choice)
     if lacks_call(request, reply):
         return "no_tool_call", "the reply does not call the tool that it must call"

@@ -1,6 +1,7 @@
 """Upper bounds on costs, which are reserved before a run begins. Pure.
 
-Only a run's first calls are reserved then. Dollars for later calls are reserved one by one
+The bounds are of a run's first calls, except for an explored workflow, which is reserved whole.
+Dollars for later calls are reserved one by one
 (`gateway.serving.reserved_budget`), so that a run holds only what it has spent and what its calls
 in flight may still cost.
 """
@@ -33,7 +34,7 @@ from batuta.core.cost_bound import (
 from batuta.core.token_estimate import estimate_request_tokens
 
 MAX_PREAMBLE_TOKENS = 4000
-"""Maximum number of tokens of a first step's prompt besides the question."""
+"""Tokens that a first step's prompt is assumed to have at most, besides the question."""
 DRAFT_USAGE = Usage(calls=1, input=20_000, output=1024)
 """A conductor's draft: tokens of its prompt with examples, besides the question, and its output."""
 
@@ -45,8 +46,8 @@ class FirstCallsCost:
     usd: Decimal
     """Dollars to reserve for the first calls."""
     least_usd: Decimal
-    """Dollars without which the run does not begin: a draft, and a short answer of the cheapest
-    worker."""
+    """Dollars without which the run does not begin: a draft if there is one, and a short answer of
+    the cheapest worker; at most the run's own limit."""
 
 
 def estimate_prompt_tokens(question: Question) -> int:
@@ -70,7 +71,7 @@ def bound_first_calls(
         pool: the workers that may answer.
         limits: the run's limits.
         direct: whether one worker is passed through, so that its call is the whole run.
-        acting: the worker that is passed through; None: the best worker.
+        acting: the worker that is passed through if `direct`; None: the best worker.
         conductor_worker: the worker whose model conducts; None: no draft is paid for.
     """
     passed_through = pool.ranked()[:1] if acting is None else (acting,)

@@ -19,6 +19,9 @@ class Deletions:
     Copies of the deleted content are deleted too: runs that continue a run, and the runs of
     responses that continue a response. The ledger stays, since it has no content. Each deletion is
     first recorded in the audit trail; if that fails, nothing is deleted.
+
+    Every method raises `StoreError` if the database fails; the deletion may then be incomplete and
+    can be repeated. A paused run in a Redis that is down stays there, encrypted, until it expires.
     """
 
     def __init__(
@@ -42,7 +45,9 @@ class Deletions:
     async def delete_response(
         self, store: Store, row: StoredResponse, *, by: str, conversation: bool
     ) -> list[str]:
-        """Delete the response, its run and its job; return the ids of the deleted responses.
+        """Delete the response, and the runs and jobs of it and of the responses that continue it.
+
+        Return the ids of the deleted responses.
 
         Args:
             store: the store.
@@ -69,7 +74,7 @@ class Deletions:
         return deleted
 
     async def delete_tenant(self, store: Store, tenant: str, *, by: str) -> bool:
-        """Delete the tenant, its keys, runs, responses and jobs; return whether any existed."""
+        """Delete the tenant, its keys and all its data; return whether any of it existed."""
         await store.audit.append(
             AuditEntry(actor=by, action="tenant.deleted", subject=tenant, tenant=tenant)
         )

@@ -32,7 +32,10 @@ class DriftMonitor:
         """The result of the latest read."""
 
     async def read(self) -> WorkerDrift:
-        """Return the drift of each worker; the latest known drift if the store fails."""
+        """Return the drift of each worker, at most five seconds old unless the store fails.
+
+        The result is empty without a store.
+        """
         if self._store is None or time.monotonic() < self._due:
             return self.latest
         self._due = time.monotonic() + CACHE_SECONDS

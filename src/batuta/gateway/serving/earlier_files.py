@@ -25,7 +25,10 @@ _NESTED_FIELDS = ("content", "output", "annotations")
 
 
 def find_earlier_files(turns: Iterable[Any]) -> tuple[str, ...]:
-    """Return the ids of uploaded and written files in the turns, newest first."""
+    """Return the ids of the newest uploaded and written files in the turns, newest first.
+
+    There are at most `MAX_EARLIER`.
+    """
     named = list(dict.fromkeys(list(_walk_names(list(turns)))[::-1]))
     return tuple(named[:MAX_EARLIER])
 

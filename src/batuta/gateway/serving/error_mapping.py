@@ -131,7 +131,7 @@ def _refusal_error(run: Run) -> APIError:
         return APIError(422, run.error_code, _start_capital(message))
     if run.error_code in {"approval_refused", "approval_expired"}:
         return APIError(403, run.error_code, f"{_start_capital(message).rstrip('.')}.")
-    return APIError(400, "policy_blocked", f"{message.capitalize()}.", param="messages")
+    return APIError(400, "policy_blocked", f"{_start_capital(message)}.", param="messages")
 
 
 def _wrong_reply_error(run: Run) -> APIError:

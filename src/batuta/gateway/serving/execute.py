@@ -100,7 +100,7 @@ def _first_calls_cost(prepared: PreparedCall) -> FirstCallsCost:
 
 @final
 class RunService:
-    """Prepares calls and runs them."""
+    """Prepares calls, runs them and records their runs."""
 
     def __init__(
         self,
@@ -149,10 +149,10 @@ class RunService:
         self._sessions = SessionKeeper(self._session_memory)
 
     def find_model(self, name: str) -> ServedModel:
-        """Return the served model of this name or alias.
+        """Return the served model of this name, worker id or alias.
 
         Raises:
-            APIError: no served model has this name or alias.
+            APIError: there is no such model.
         """
         return find_served_model(self._catalogue, name)
 
@@ -180,13 +180,15 @@ class RunService:
         Args:
             call: the call.
             caller: the caller.
-            run_id: the run's id; None: a new one.
+            run_id: the run's id, given by a job, whose call is neither cached nor explored; None: a
+                new id.
             in_background: whether a job runs the call; then the job counts towards the concurrency.
             already_counted: whether the rate limits counted the call when it was submitted.
             durable: whether another process resumes the run if this one dies.
 
         Raises:
             APIError: the call cannot run; nothing was executed or sent to the client.
+            StoreError: the database fails, and the call needs it.
         """
         await load_served_model(self._catalogue, call.model)
         call = await self._complete_call(call, caller)
@@ -332,7 +334,7 @@ class RunService:
         return replace(prepared, served_model=served, limits=limits, chosen=chosen)
 
     async def _find_earlier(self, prepared: PreparedCall) -> PreparedCall:
-        """Return the call with its cached answer, if there is one."""
+        """Return the call; if it may be cached, with its cache key and any cached answer."""
         cache, call, served = self._answer_cache, prepared.call, prepared.served_model
         options = call.options
         # Answers from tools and files are not cached: the web changes, and files differ by caller.
@@ -556,7 +558,7 @@ class RunService:
     async def _append_run(
         self, store: Store, prepared: PreparedCall, run: Run, alone_usd: Decimal | None
     ) -> None:
-        """Append the run to the store, offer it to the shadow runs and add it to the cache.
+        """Append the run to the store; then offer it to the shadow runs and to the cache.
 
         Raises:
             StoreError: a durable run cannot be stored.

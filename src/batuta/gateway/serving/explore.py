@@ -36,7 +36,8 @@ MOST_ARMS = 8
 AS_SERVED = "as served"
 """The name of the arm that is served without exploration, unless it is a single workflow."""
 _CACHE_SECONDS = 5.0
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.,:/ ()>-]")
+"""Seconds for which an arm's statistics are cached."""
+_UNSAFE_IN_HEADER = re.compile(r"[^A-Za-z0-9_.,:/ ()>-]")
 _LOG = logging.getLogger(__name__)
 
 
@@ -68,7 +69,7 @@ class ChosenArm:
         """The response header that names an explored arm; empty if the run is not explored."""
         if not self.choice.explored:
             return {}
-        return {EXPLORED_HEADER: _UNSAFE.sub("?", self.choice.arm)[:200]}
+        return {EXPLORED_HEADER: _UNSAFE_IN_HEADER.sub("?", self.choice.arm)[:200]}
 
     @property
     def usd(self) -> float | None:
@@ -135,7 +136,7 @@ class Explorer:
         return chosen
 
     async def settle(self, chosen: ChosenArm) -> None:
-        """Release the reserved dollars that were not spent."""
+        """Release the dollars that were not spent; if the store fails, they count as spent."""
         if chosen.bucket is None or self._store is None:
             return
         with anyio.CancelScope(shield=True):
@@ -174,8 +175,8 @@ def list_arms(
     """Return the kind of question and its arms, the first of which is served without exploration.
 
     A workflow selector's arms are the best workflows of its library for the kind of question. The
-    arms of any other system are the system itself and every model of the pool alone. `MOST_ARMS`
-    limits the number of workflows or models.
+    arms of any other system, or of a selector without such workflows, are the system itself and the
+    models of the pool, each alone. `MOST_ARMS` limits the number of workflows or models.
     """
     if isinstance(conductor, WorkflowSelector):
         cell, ranked = conductor.list_candidates(question.text, pool, limits.steps)

@@ -87,7 +87,10 @@ class ServedModel:
 
     @property
     def writes_workflows(self) -> bool:
-        """Whether a conductor writes a workflow for each question."""
+        """Whether a conductor writes a workflow for each question.
+
+        True also for a method that is not loaded yet.
+        """
         return not self.direct and self.solver is None and self.calls is None
 
     @property
@@ -195,7 +198,7 @@ def embedding_models(workers: Iterable[Worker], unknown: Price) -> tuple[ServedM
 
 
 def model_of_system(system: ServedSystem) -> ServedModel:
-    """Return the system as a served model."""
+    """Return the system as a served model that is described by its conductor."""
     return ServedModel(
         name=system.name,
         conductor=system.conductor,
@@ -262,7 +265,7 @@ class Catalogue:
 
     Raises:
         ConfigError: there is no model, two models have the same name, a worker has no client, or
-            an alias has no valid model.
+            an alias is a model's name or has no model that answers.
     """
 
     pool: Pool
@@ -352,7 +355,7 @@ class Catalogue:
         raise ConfigError(f"aliases.{alias}: {reason}")
 
     async def load_model(self, name: str) -> None:
-        """Load the method of this model, if it has one that is not loaded yet.
+        """Load the method of the model of this name or alias, if it has one that is not loaded yet.
 
         Raises:
             ConfigError: the method cannot be loaded.
@@ -364,7 +367,7 @@ class Catalogue:
 
     @property
     def known_names(self) -> KnownNames:
-        """The models and workers that keys may name in their limits, including unavailable ones."""
+        """The models, also unavailable ones, and the workers that keys may name in their limits."""
         workers = dict.fromkeys(w.id for m in (self, *self.models) for w in m.pool)
         names = (*(model.name for model in self.models), *self.unavailable_models)
         return KnownNames(models=names, workers=tuple(workers))

@@ -27,12 +27,13 @@ from batuta.language.plan_rules import PlanRules
 
 MODERATIONS_PATH = "/v1/moderations"
 MAX_INPUTS = 128
+"""Maximum number of texts, or of parts, of a request."""
 _ID_PATTERN = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 @final
 class ModerationEndpoint:
-    """Asks the provider for a judgement; stores nothing."""
+    """Asks the provider for a judgement; stores neither the input nor the judgement."""
 
     def __init__(self, catalogue: Catalogue, rate_limiter: RateLimiter) -> None:
         self._catalogue = catalogue
@@ -92,7 +93,7 @@ class ModerationEndpoint:
         check_rate([await self._rate_limiter.take(REQUESTS, caller.key, rpm)])
 
     async def _check_policies(self, given: Any) -> Any:
-        """Apply the input guardrails, since the moderation provider also receives the input.
+        """Return the input as the input guardrails change it, with texts before pictures.
 
         Raises:
             APIError: a guardrail blocks the input.
@@ -108,7 +109,7 @@ class ModerationEndpoint:
         return [*({"type": "text", "text": text} for text in texts), *pictures]
 
     async def _check_texts(self, texts: list[str]) -> list[str]:
-        """Apply the guardrails to the texts of one input; a match across texts joins the texts.
+        """Return the texts of one input after the guardrails; a match across texts joins the texts.
 
         Raises:
             APIError: a guardrail blocks the input.
@@ -178,5 +179,7 @@ def _provider_error(error: ClientError) -> APIError:
         message = "The moderation provider limits its rate."
         return APIError(429, "rate_limit_exceeded", message, headers={"retry-after": wait})
     if isinstance(error, BadRequestError):
-        return APIError(400, "bad_request", f"{str(error).capitalize()}.", param="input")
+        message = str(error)
+        sentence = f"{message[:1].upper()}{message[1:]}."
+        return APIError(400, "bad_request", sentence, param="input")
     return APIError(502, "upstream_error", "The moderation provider gave no usable answer.")

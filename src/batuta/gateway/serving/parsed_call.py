@@ -51,7 +51,10 @@ _KNOWN_OF_STEP = {"subtask", "worker", "access"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
-    """The limits that a request sets for its whole session, besides the settings' and the key's."""
+    """The limits that a request sets for its whole session, besides the settings' and the key's.
+
+    None means no such limit.
+    """
 
     max_cost_usd: Decimal | None = None
     max_turns: int | None = None
@@ -62,7 +65,10 @@ NO_SESSION_LIMITS = SessionLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """The request's field `orchestration`; None means the served model's default."""
+    """The request's field `orchestration`; None means the served model's default.
+
+    `usd` is in dollars, and `allow` and `deny` are ids of workers.
+    """
 
     usd: float | None = None
     tokens: int | None = None
@@ -111,8 +117,10 @@ class RunOptions:
         """Check that the requested steps and rounds are possible.
 
         Args:
-            most_steps: the served model's maximum number of steps; at least `MAX_STEPS` is used.
-            most_rounds: its maximum number of rounds; at least `MAX_ROUNDS` is used.
+            most_steps: the served model's maximum number of steps; the check allows `MAX_STEPS`
+                if that is more.
+            most_rounds: its maximum number of rounds; the check allows `MAX_ROUNDS` if that is
+                more.
 
         Raises:
             APIError: more are requested; the message names the limit.
@@ -276,7 +284,7 @@ class ParsedCall:
     labels: RequestLabels = NO_LABELS
     """The request's end user and metadata, by which its run can be found."""
     previous: str = ""
-    """The id of the response that this call continues; empty: it continues none."""
+    """The id of the response that this call continues; empty if there is none."""
     ignored: tuple[str, ...] = ()
     """Top-level fields that have no effect."""
     server_tools: tuple[RequestedTool, ...] = ()
@@ -343,7 +351,7 @@ def check_unsupported(body: Fields, reasons: Mapping[str, str]) -> None:
 
     Args:
         body: the request's body.
-        reasons: the reason for each unsupported field; empty values are accepted.
+        reasons: the reason for each unsupported field; null, false, 0, [] and {} are accepted.
 
     Raises:
         APIError: the body sets an unsupported field.
@@ -377,7 +385,10 @@ def client_session(body: Fields) -> str:
 
 
 def request_labels(body: Fields) -> RequestLabels:
-    """Return a request's end user and metadata; values that are not strings are ignored."""
+    """Return a request's end user and the first `MOST_PAIRS` pairs of its metadata.
+
+    Values that are not strings are ignored.
+    """
     raw = body.raw
     metadata = _metadata_of(raw)
     user = raw.get("safety_identifier") or raw.get("user") or metadata.get("user_id")

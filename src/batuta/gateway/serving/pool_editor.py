@@ -43,6 +43,8 @@ class PoolEditor:
     async def change(self, edit: Callable[[str], str], *, worker: str, what: str, by: str) -> None:
         """Apply `edit` to the settings file, serve the result and record the change.
 
+        Do nothing if `edit` changes nothing.
+
         Args:
             edit: returns the changed text of the file.
             worker: the id of the changed worker, for the audit trail; empty: the pool.
@@ -51,7 +53,7 @@ class PoolEditor:
 
         Raises:
             BatutaError: the edit is not possible, the changed settings cannot be used (then the
-                file is restored), or the change cannot be recorded.
+                file is restored), or the change cannot be recorded (then it stays).
         """
         async with self._lock:
             before = await run_sync(self.file.read)
@@ -67,7 +69,7 @@ class PoolEditor:
 
         Raises:
             BatutaError: the change cannot be undone, the earlier settings cannot be used now (then
-                the change stays), or this cannot be recorded.
+                the change stays), or the undoing cannot be recorded (then it stays undone).
         """
         async with self._lock:
             after = await run_sync(self.file.read)

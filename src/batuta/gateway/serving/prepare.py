@@ -73,8 +73,8 @@ def find_served_model(catalogue: Catalogue, name: str, *, embeds: bool = False) 
 
     Args:
         catalogue: the models.
-        name: the name in the request.
-        embeds: whether embeddings are requested; embedding models have no aliases.
+        name: the name in the request: of a model, or the id of a worker or an alias.
+        embeds: whether embeddings are requested; then only the name of a model counts.
 
     Raises:
         APIError: no served model has this name.
@@ -101,8 +101,8 @@ def _with_workflow(served: ServedModel, options: RunOptions, limits: Limits) -> 
     """Return the model with the caller's own workflow, if there is one.
 
     Raises:
-        APIError: a dry run is requested of a method, which writes no workflow, or a method needs
-            more steps than allowed.
+        APIError: a dry run is requested of a method, which writes no workflow, or a method makes
+            more calls than the steps allowed.
     """
     workflow = options.workflow
     if options.dry_run and served.solver is not None:
@@ -113,9 +113,8 @@ def _with_workflow(served: ServedModel, options: RunOptions, limits: Limits) -> 
         by_hand = FixedConductor("by-hand", lambda _: workflow)
         return replace(served, conductor=by_hand, solver=None, direct=False)
     if served.calls is not None and limits.steps < served.calls:
-        raise invalid_value(
-            f"{ORCHESTRATION_FIELD}.max_steps", f"{served.name} needs {served.calls} calls."
-        )
+        reason = f"it must be at least {served.calls}, as many calls as {served.name} makes."
+        raise invalid_value(f"{ORCHESTRATION_FIELD}.max_steps", reason)
     return served
 
 
@@ -257,7 +256,7 @@ class CallPreparer:
     def _find_approvals(
         self, caller: Caller, served: ServedModel, question: Question
     ) -> tuple[ApprovalRule, ...]:
-        """Return the rules by which a person may have to approve a plan.
+        """Return the rules by which a person may have to approve a plan of this question.
 
         Raises:
             APIError: such rules apply, and the model has no plan to approve.
@@ -309,7 +308,7 @@ class CallPreparer:
         return grant_tools(call, clients, pool, offered=offered)
 
     def _answers_alone(self, kind: str, served: ServedModel) -> bool:
-        """Return True if an agent's own request is answered by the cheapest worker."""
+        """Return True if an agent's own request of this kind is answered by the cheapest worker."""
         if served.conductor is None or self._catalogue.conducts_auxiliary:
             return False
         return not served.direct or kind in _SMALL_KINDS
@@ -342,7 +341,7 @@ def permit_workers(
     pool: Pool,
     clients: Mapping[WorkerId, Client],
 ) -> tuple[Pool, Mapping[WorkerId, Client], tuple[GuardrailTriggered, ...]]:
-    """Return the workers that the rules permit, their clients, and the rules that excluded others.
+    """Return the workers that the rules permit, their clients, and a finding for each exclusion.
 
     Args:
         rules: the rules of the question's tenant and tags.
@@ -456,8 +455,8 @@ _LONGEST_PROBE = 16
 def auxiliary_kind(call: ParsedCall) -> str | None:
     """Return the kind of an agent's own request; None for a user's question.
 
-    A request for embeddings, with a workflow or for a dry run is never auxiliary. Call this before
-    the server's tools are granted, after which a web search is among the question's tools.
+    A request for embeddings, with a workflow or for a dry run is not an agent's own. Call this
+    before the server's tools are granted, after which a web search is among the question's tools.
     """
     question, options = call.question, call.options
     if call.embeds or options.workflow is not None or options.dry_run:
@@ -526,7 +525,7 @@ def answer_alone(served: ServedModel, kind: str, question: Question, pool: Pool)
     """Return the model with one call of the cheapest worker instead of its conductor.
 
     Args:
-        served: a model that conducts.
+        served: the requested model.
         kind: the kind of request, from `auxiliary_kind`.
         question: the question.
         pool: the workers that may answer.
@@ -540,7 +539,8 @@ def answer_alone(served: ServedModel, kind: str, question: Question, pool: Pool)
 def _cheapest_worker(question: Question, pool: Pool, unknown: Price) -> Worker:
     """Return the cheapest able model whose context window fits the question; on ties the best.
 
-    If no model's window fits, all able models are compared; if no model is able, all workers.
+    If no model's window fits, all able models are compared; if the pool has no model, all workers.
+    An ability that no model has is not required.
     """
     models = able_workers(question, [worker for worker in pool.ranked() if worker.is_model])
     size = estimate_request_tokens(Request(messages=question.messages))

@@ -1,4 +1,4 @@
-"""Streams the progress of a run and its answer, in the same order in every dialect."""
+"""Turns a run's events into its visible progress and into the events of an answer, for streams."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class RunProgress:
 
 @final
 class _StepTexts:
-    """The text of the steps before the answer, one step after another.
+    """The text of the steps before the answer, shown one step after another.
 
     Of concurrent steps one is streamed; the text of the others is buffered until it ends.
     """
@@ -213,8 +213,8 @@ Events = list[dict[str, Any]]
 class AnswerEvents(ABC):
     """Makes a dialect's events of an answer: of its fragments, and of what was not streamed.
 
-    Each dialect implements the events of a text, a thought, a call and a picture. Every method
-    returns the events to send.
+    Each dialect implements the events of a text, a thought, a call and a picture. The methods
+    return the events to send, which may be none.
     """
 
     def __init__(self) -> None:
@@ -277,7 +277,7 @@ class AnswerEvents(ABC):
         Args:
             reply: the whole reply.
             reasoning: whether all reasoning must be shown, since none was streamed.
-            thoughts: whether redacted thoughts that were not streamed must be shown.
+            thoughts: else, whether the redacted thoughts that were not streamed must be shown.
         """
         events: Events = []
         if not reasoning:

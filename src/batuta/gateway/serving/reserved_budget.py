@@ -63,11 +63,12 @@ def _format_nano(nano: int) -> str:
 
 
 _LOG = logging.getLogger(__name__)
+_UNCHECKED = "the budget cannot be checked now, so that the next call may spend none"
 
 
 @final
 class ReservedBudget:
-    """The reservation for a run of a key with a budget."""
+    """The reservation for a run in the budgets of its key and tenant."""
 
     def __init__(self, budgets: Budgets, reservation: Reservation) -> None:
         """Start with the amount reserved before the run."""
@@ -106,15 +107,13 @@ class ReservedBudget:
             found = await self._grow(more, enough)
         except StoreError as error:
             _LOG.error("budgets cannot be checked: %s", error)
-            raise LimitReachedError("usd", "the budget cannot be checked now", "any") from None
+            raise LimitReachedError("usd", _UNCHECKED, "it") from None
         if isinstance(found, BudgetStatus):
             owner = found.bucket.account.partition(":")[0]
-            message = (
-                f"the next call may cost {format_usd(nano_to_usd(enough))} more and the {owner} has"
-            )
+            message = f"the next call may cost {format_usd(nano_to_usd(enough))} more, out"
             self._refused = (found, enough)
             held = describe_held(found, has)
-            left = f"{format_usd(nano_to_usd(found.remaining))} left"
+            left = f"{format_usd(nano_to_usd(found.remaining))} that the {owner} has left"
             raise LimitReachedError("usd", message, f"{left}; {held}" if held else left)
         _LOG.debug("more is reserved: %s", found.nano)
         self._reservation = found

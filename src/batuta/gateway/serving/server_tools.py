@@ -21,7 +21,9 @@ from batuta.gateway.http.body import Fields
 from batuta.gateway.serving.parsed_call import ParsedCall
 
 MAX_DOMAINS = 100
+"""Maximum number of domains in each list of a tool."""
 MAX_FILES = 10_000
+"""Maximum number of files that a file search may name."""
 MAX_NAMED = 50
 """Maximum number of files that a tool may name for programs."""
 _MAX_USES = 1_000_000
@@ -37,8 +39,10 @@ _WORDS = {
     FILE_SEARCH: "search in files",
     CODE_INTERPRETER: "code interpreter",
 }
-_MARKS = re.compile(r"\[(\d{1,3})\](?![(:])|https?://[^\s<>\"'`\\^{}|\]]+")
+_CITED = re.compile(r"\[(\d{1,3})\](?![(:])|https?://[^\s<>\"'`\\^{}|\]]+")
+"""A number in brackets that is no Markdown link, or a web URL."""
 _AFTER_ADDRESS = ".,;:!?*_)"
+"""Punctuation that does not belong to a URL before it."""
 _MOST_MARKS = 9
 
 
@@ -112,7 +116,9 @@ def grant_tools(
     *,
     offered: ServerTools | None,
 ) -> tuple[ParsedCall, Mapping[WorkerId, Client]]:
-    """Return the call with those of its requested tools that this server offers.
+    """Return the call with those of its requested tools that this server offers, and its clients.
+
+    A tool with the name of one of the client's own tools is left out.
 
     Raises:
         APIError: a tool is not offered, and the dialect does not ignore missing tools.
@@ -184,7 +190,7 @@ def found_pages(reply: Reply, calls: int | None = None) -> tuple[Citation, ...]:
 
     Args:
         reply: an answer.
-        calls: the number of calls whose pages to return; None: all.
+        calls: the number of calls, from the first, whose pages to return; None: all.
     """
     return tuple(page for call in reply.server_calls[:calls] for page in call.citations)
 
@@ -195,7 +201,7 @@ def find_citations(text: str, pages: Sequence[Citation]) -> list[CitedPlace]:
         return []
     by_url = {page.url: page for page in pages if page.url}
     spans: list[CitedPlace] = []
-    for mark in _MARKS.finditer(text):
+    for mark in _CITED.finditer(text):
         end = mark.end()
         if mark[1] is not None:
             number = int(mark[1])

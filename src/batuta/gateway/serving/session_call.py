@@ -107,7 +107,7 @@ class SessionCall:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers about the session's cost; a cost of which nothing is known is left out."""
+        """The headers about the session's cost so far; an unknown cost is left out."""
         cost = self.state.cost
         headers: dict[str, str] = {}
         if cost.unpriced_calls:
@@ -271,7 +271,7 @@ class SessionKeeper:
         return estimate_alone(run, best, question, thread, now=now, warm_seconds=warm)
 
     async def end(self, call: SessionCall, run: Run) -> None:
-        """Update the session's state with the finished run."""
+        """Update the session's state, in memory and in the call, with the finished run."""
         after = replace(call.before, tokens=call.tokens) if call.acts else call.before
         step = run.answering_step if call.acts else None
         if step is not None:

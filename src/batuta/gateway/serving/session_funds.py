@@ -19,7 +19,7 @@ class SessionFunds:
     """Reserves dollars of a session with a limit for the calls of a run.
 
     So concurrent requests cannot exceed the limit together. If a server dies, the reservations of
-    its runs stay.
+    its runs stay in Redis until the session expires.
     """
 
     def __init__(self, memory: SessionMemory, call: SessionCall, also: Funds | None) -> None:
@@ -57,8 +57,9 @@ class SessionFunds:
         held = await self._hold(usd, least, most)
         if held is None:
             self._call.is_refused = True
-            message = f"the next call may cost {format_usd(least)} and the session"
-            raise LimitReachedError("usd", message, format_usd(most))
+            more = format_usd(max(Decimal(0), least - self._held))
+            message = f"the next call may cost {more} more, too much for what is left"
+            raise LimitReachedError("usd", message, f"the session's {format_usd(most)}")
         self._held = held
         return held if self._also is None else await self._also.raise_to(held, least)
 

@@ -1,4 +1,4 @@
-"""Shadow runs: a share of answers is compared with the best single worker's, by a judge model.
+"""Shadow runs: a judge model compares a share of answers in sessions with the best worker's.
 
 Off unless `[sessions] shadow_share` is set. Comparisons are made in the background, after the
 answer. The operator pays: the ledger has the cost under a separate tenant, and dollars are reserved
@@ -45,8 +45,9 @@ SHADOW_TENANT = "(shadow)"
 MOST_WAITING = 50
 """Maximum number of answers queued for comparison; further answers are not compared."""
 _LONGEST_ANSWER = 4096
-"""Maximum number of tokens of the worker's answer."""
+"""Maximum number of tokens of the best worker's answer."""
 _LONGEST_VERDICT = 1024
+"""Maximum number of tokens of the judge's reply."""
 _ALL = 2**32
 _JUDGE = """\
 Two models were given the same conversation, which stands between the conversation tags. Their \
@@ -91,7 +92,7 @@ class ShadowRuns:
         self._send, self._waiting = anyio.create_memory_object_stream[_Case](MOST_WAITING)
 
     def offer(self, prepared: PreparedCall, run: Run, settings: RunSettings) -> None:
-        """Queue the answer for comparison, if it is drawn and can be compared.
+        """Queue the answer for comparison, if it is drawn, can be compared and fits in the queue.
 
         Args:
             prepared: the finished call.
@@ -158,7 +159,7 @@ class ShadowRuns:
     async def _ask(
         self, case: _Case, worker: Worker, question: Question, tokens: int
     ) -> Run | None:
-        """Ask one worker and record the cost in the ledger.
+        """Ask one worker, record the cost in the ledger and return the run.
 
         Return None if the daily budget does not suffice.
         """
@@ -199,7 +200,7 @@ def _is_comparable(prepared: PreparedCall, run: Run) -> bool:
 
 
 def _judge_question(case: _Case, other: Reply, *, is_first: bool) -> Question:
-    """Return the judge's question; our answer is A if `is_first`, else B."""
+    """Return the judge's question; the run's answer is A if `is_first`, else B."""
     ours, theirs = _render_reply(case.reply), _render_reply(other)
     first, second = (ours, theirs) if is_first else (theirs, ours)
     shown = question_text(case.question)
@@ -213,11 +214,11 @@ def _render_reply(reply: Reply) -> str:
 
 
 def read_comparison(text: str, *, is_first: bool) -> ShadowVerdict:
-    """Parse the verdict on our answer from the judge's first word.
+    """Parse the verdict on the run's answer from the judge's first word; other words judge nothing.
 
     Args:
         text: the judge's reply.
-        is_first: whether our answer was A.
+        is_first: whether the run's answer was A.
     """
     found = _VERDICT.match(text)
     if found is None:

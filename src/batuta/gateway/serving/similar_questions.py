@@ -57,8 +57,8 @@ _FORMS = (
 def question_core(text: str) -> str | None:
     """Return the core of a question: its text without the phrasing.
 
-    Return None if the text is too long, or has several lines, double spaces or invisible
-    characters, any of which may matter; then only an equal question matches.
+    Return None if the text is empty, too long or nothing but phrasing, or has several lines, double
+    spaces or invisible characters, which may matter; then only an equal question matches.
     """
     text = text.strip(" ").replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     if not 0 < len(text) <= MAX_CHARACTERS or "  " in text or not _is_plain(text):

@@ -80,7 +80,7 @@ class TenantMemory(Generic[K, V]):
         return len(self._kept)
 
     def get(self, tenant: str, key: K) -> V | None:
-        """Return the tenant's value; None if it has expired or was evicted."""
+        """Return the tenant's value; None if there is none, or it has expired."""
         kept = self._kept.get((tenant, key))
         return kept.value if kept is not None and kept.until > self._clock() else None
 
@@ -155,8 +155,8 @@ KEPT_SECONDS = 24 * 3600.0
 class SessionMemory(Protocol):
     """The states of sessions.
 
-    Laws: the costs and reservations of a session's runs never exceed a limit that all these runs
-    have. An unknown session is new. Concurrent updates of a session are all applied. The newest
+    Laws: `hold` grants no more than the limit minus the session's costs and its other reservations.
+    An unknown session is new. Concurrent updates of a session are all applied. The newest
     `MOST_THREADS` threads are kept.
     """
 
@@ -165,7 +165,7 @@ class SessionMemory(Protocol):
         ...
 
     async def note(self, tenant: str, session: str, entry: SessionEntry) -> SessionState:
-        """Add a finished request, and return the new state."""
+        """Add a finished request, release its run's reservation, and return the new state."""
         ...
 
     async def hold(
@@ -180,7 +180,7 @@ class SessionMemory(Protocol):
             session: the session's id.
             run: the run's id; `note` releases its reservation.
             usd: the requested reservation in dollars, including what the run already holds.
-            least: the minimum useful reservation in dollars.
+            least: the minimum useful reservation in dollars, including what the run already holds.
             most: the session's limit in dollars.
         """
         ...
@@ -231,6 +231,7 @@ model and the provider's signature. Thoughts with other signatures are not sent 
 MAX_REMEMBERED_BYTES = 32 << 20
 """Maximum number of bytes of remembered reasoning; the largest tenant's oldest is evicted first."""
 REMEMBERED_SECONDS = 3600.0
+"""Seconds for which reasoning is remembered."""
 _ENTRY_BYTES = 500
 """Approximate number of bytes of an entry besides its text."""
 
@@ -244,7 +245,7 @@ def thought_signature(thought: Thought) -> str:
 
 
 def split_signature(signature: str) -> tuple[str, bool, str]:
-    """Return the model, whether a worker's reasoning was signed, and the provider's signature.
+    """Return the model, whether the signature is one of ours, and the provider's signature.
 
     The two texts are empty if the signature does not contain them.
     """
@@ -349,7 +350,7 @@ def tenant_key(question: Question, tenant: str) -> Question:
 class ConversationWorkers:
     """The worker that answered a conversation as a substitute, while its prompt cache is warm.
 
-    The provider of that worker has most of the prompt cached, unlike the planned worker's provider.
+    That worker's provider has most of the prompt cached; the planned worker's provider has not.
     """
 
     def __init__(self) -> None:

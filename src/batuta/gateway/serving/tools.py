@@ -57,7 +57,7 @@ def parse_tools(body: Fields) -> ToolSelection:
 
 
 def offered_by_server(body: Fields) -> dict[str, Fields]:
-    """Return the entries of a chat body that request the server's tools, by type."""
+    """Return the entries of a chat body that request one of `_SERVED`; of each type the last."""
     return {
         kind: entry
         for entry in body.objects("tools", MAX_ENTRIES) or ()
@@ -126,7 +126,7 @@ def tool_name(function: Fields) -> str:
 
 
 def tool_choice_mode(body: Fields, tools: tuple[Tool, ...]) -> str | None:
-    """Return a `tool_choice` that is a string; None without tools.
+    """Return a `tool_choice` that is a string; None if the client has no tools.
 
     Raises:
         APIError: the string is unknown, or requires a tool although there is no tool.
@@ -161,7 +161,7 @@ def select_allowed_tools(
     """Return the allowed tools, and the mode of `allowed_tools`.
 
     Raises:
-        APIError: no tool is named, or the mode is unknown.
+        APIError: no tool is named, or the mode is missing or unknown.
     """
     allowed.need("mode")
     mode = allowed.choice("mode", ("auto", "required"))
@@ -171,7 +171,7 @@ def select_allowed_tools(
 
 
 def offered_tool_name(function: Fields, tools: tuple[Tool, ...]) -> str:
-    """Return the name of one of the client's tools.
+    """Return the name in `function`, which must be one of the client's tools.
 
     Raises:
         APIError: there is no tool of this name.

@@ -1,7 +1,8 @@
 """Uploaded files in request bodies: replaces each part that names a file by the file's content.
 
-The new part has the file's text between tags, or the picture or PDF, in the form of the dialect.
-This happens before anything else parses the body.
+The new part has the file's text between tags, or the picture or PDF, in the form of the dialect; a
+part that only gives a file to a program gets the file's name. This happens before anything else
+parses the body.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class StoredNamedFiles:
         return {name: found[name] for name in self._names if name in found}
 
     async def list_all(self) -> Collection[str]:
-        """Return the ids of all files of the tenant."""
+        """Return the ids of all files of the tenant, whether the request names them or not."""
         return await self._table.names(self.tenant)
 
     async def read_texts(self, ids: Sequence[str]) -> list[tuple[str, str]]:
@@ -143,7 +144,7 @@ class StoredNamedFiles:
         return found
 
     async def keep(self, name: str, content: bytes) -> WrittenFile:
-        """Store a file written by a program, for at most 30 days.
+        """Store a file written by a program, for at most 30 days, and return what describes it.
 
         Raises:
             StoreError: the file is not stored; the message says why.
@@ -297,7 +298,8 @@ class UploadedFiles:
 
         Raises:
             ClientGone: the client has disconnected.
-            APIError: the body is malformed, or a file does not exist or cannot be read.
+            APIError: the body is malformed or refused, or names too many or too large files, or a
+                file that does not exist or cannot be read.
         """
         body = await read_fields(scope, receive)
         named = await parse_fields(_find_named, body)
@@ -381,6 +383,7 @@ async def keep_file(table: FileTable, file: StoredFile, content: bytes, limits: 
 
     Raises:
         FileQuotaError: the tenant's quota is exhausted.
+        StoreError: the database fails.
     """
     text, fault = await read_file_text(file.name, content, limits.max_characters)
     vectors = None

@@ -71,9 +71,9 @@ return 1
 class WaitingRunTable(Protocol):
     """Encrypted paused runs, shared by replicas.
 
-    Laws: every replica gets a run until the run is dismissed, an hour has passed, or the tenant
-    exceeds its quota, which evicts the tenant's oldest runs first. A tenant neither gets nor evicts
-    the runs of another tenant.
+    Laws, while the table can be reached: every replica gets a run until the run is dismissed, an
+    hour has passed, or the tenant exceeds its quota, which evicts the tenant's oldest runs first. A
+    tenant neither gets nor evicts the runs of another tenant.
     """
 
     async def put(self, tenant: str, run: Run, body: bytes) -> None:
@@ -91,7 +91,10 @@ class WaitingRunTable(Protocol):
 
 @final
 class RedisWaitingRuns:
-    """The encrypted paused runs of all replicas in Redis; none while Redis is down."""
+    """The encrypted paused runs of all replicas in Redis.
+
+    While Redis is down, nothing is added, found or deleted. An undeleted run expires in an hour.
+    """
 
     def __init__(
         self,
@@ -159,7 +162,7 @@ class SharedWaitingRuns:
             log_exception(error)
 
     async def find(self, run_id: RunId, tenant: str) -> Run | None:
-        """Return the tenant's paused run of this id, if it exists and can be decrypted."""
+        """Return the tenant's paused run of this id; None unless it exists and can be decrypted."""
         try:
             body = await self._table.get(tenant, run_id)
             return None if body is None else await self._sealer.open(body, tenant, run_id)
@@ -171,7 +174,7 @@ class SharedWaitingRuns:
         """Delete these runs of the tenant; None: all of them.
 
         Raises:
-            StoreError: the table cannot be reached.
+            StoreError: the table is in a database that fails. A Redis that is down is skipped.
         """
         await self._table.dismiss(tenant, run_ids)
 
@@ -204,7 +207,7 @@ class PendingToolRuns:
         return len(self._runs)
 
     async def add(self, run: Run, tenant: str, *, is_kept: bool = False) -> None:
-        """Add a paused run.
+        """Add a paused run, without the prompts of its steps.
 
         Args:
             run: the run.
@@ -221,7 +224,7 @@ class PendingToolRuns:
         """Delete these runs of the tenant; None: all of them.
 
         Raises:
-            StoreError: the shared table cannot be reached.
+            StoreError: the shared table is in a database that fails.
         """
         for run_id in self._runs.keys(tenant):
             if run_ids is None or run_id in run_ids:
@@ -230,7 +233,10 @@ class PendingToolRuns:
             await self._shared.dismiss(tenant, run_ids)
 
     async def find_resumed(self, question: Question, pool: Pool, tenant: str) -> ResumeState | None:
-        """Return the state that this conversation's next run resumes; None if it starts anew."""
+        """Return the state that this conversation's next run resumes; None if it starts anew.
+
+        If the store or the shared table fails, the run starts anew.
+        """
         run_id = find_asking_run(question)
         if run_id is None:
             return None
