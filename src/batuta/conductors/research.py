@@ -1,7 +1,7 @@
 """Conductors for research reports and slides, with the two best models and workers for the web.
 
-Research takes two rounds: first a draft from the pages of one search; then a criticism of it, a
-search for what it leaves unsupported, and the report, in which every claim cites its page.
+Research takes two rounds: first a draft from the pages of one search; then a search for what the
+draft leaves unsupported, a criticism, and the report, which is asked to cite a page for each claim.
 """
 
 from __future__ import annotations
@@ -120,11 +120,12 @@ def _write_report(
 
 
 def _find_tagged(pool: Pool, tag: str) -> WorkerId | None:
+    """Return the pool's first worker with that tag; None if there is none."""
     return next((worker.id for worker in pool if tag in worker.tags), None)
 
 
 def _find_models(pool: Pool) -> tuple[WorkerId, WorkerId]:
-    """Return the author (the best model) and the critic (the second best, if there is one)."""
+    """Return the author (the best model) and the critic (the second best, else the same model)."""
     ranked = [worker.id for worker in pool.ranked() if worker.is_model]
     return ranked[0], ranked[min(1, len(ranked) - 1)]
 

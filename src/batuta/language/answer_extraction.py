@@ -128,7 +128,7 @@ def boxed_answer(text: str) -> str | None:
     r"""Return the content of the last `\boxed{}`; None without a box or if the last is unclosed.
 
     Adjacent boxes, joined by no more than a comma or a word, are one answer, so that a pair is not
-    reduced to its last element.
+    reduced to its last element. An empty box, or one with a placeholder such as `...`, is skipped.
     """
     found: list[str] = []
     later = len(text)

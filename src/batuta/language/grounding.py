@@ -1,7 +1,7 @@
 """Writes the prompt for a model that checks an answer against its sources, and parses its verdict.
 
-The answer is split into statements, and the checker replies only with numbers of statements and of
-sources. No text of the checker is used, so even a prompt injection can only mark statements.
+The answer is split into statements, and the checker replies only with numbers and fixed words. No
+text of the checker is used, so a prompt injection can only change which statements are supported.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ These statements of your answer are not supported by what you were given:
 Give the complete answer again without them, or with what your sources say in their place. Say so \
 if they do not answer the question, and do not mention this check."""
 MARK = "[unsupported]"
+"""Follows an unsupported statement of a marked answer."""
 MAX_STATEMENTS = 120
 """Maximum number of statements of an answer; in a long answer a statement has several sentences."""
 _TOOLS = {SEARCH, READER, MCP, FILE_SEARCH}
@@ -169,8 +170,8 @@ def checking_messages(
 ) -> tuple[Message, ...]:
     """Return the prompt of a checker: the sources and the statements, numbered from 1.
 
-    Citation numbers are removed from the statements, since small models repeat them as supporting
-    sources. `find_unsupported` compares them with the verdict.
+    If sources are numbered, citation numbers are removed from the statements, since small models
+    repeat them as supporting sources. `find_unsupported` compares them with the verdict.
 
     Args:
         statements: the statements of the answer.
