@@ -45,11 +45,13 @@ TextSpan = tuple[int, int]
 Detector = Callable[[str], Iterable[TextSpan]]
 """A pure function from a text to the spans that a guardrail looks for."""
 MAX_INLINE_CHARACTERS = 4_000
-"""Longer texts are checked in a thread, so that the event loop is not blocked."""
+"""Maximum number of characters of a text that is checked on the event loop."""
 MAX_SECONDS = 10.0
-"""Time limit for all policies together that check one question or reply in other processes."""
+"""Seconds for all policies together that check one question or reply in other processes."""
 TIMED_OUT = "timed out"
 """The recorded action of a policy that ran out of time."""
+FAILED = "failed"
+"""The recorded action of a policy whose check raised another error."""
 _TIMEOUTS = (ProcessTimeoutError, SchemaTimeoutError)
 _PROCESSES = ProcessPool()
 atexit.register(_PROCESSES.close)
@@ -72,7 +74,7 @@ class GuardrailStage(StrEnum):
     """The stage at which a guardrail checks texts."""
 
     INPUT = "input"
-    """The caller's conversation, before any model reads it."""
+    """The caller's request, before any model reads it."""
     BETWEEN = "between"
     """A step's reply, before it is recorded and read by other workers."""
     OUTPUT = "output"
@@ -83,7 +85,8 @@ class GuardrailAction(StrEnum):
     """The action on a finding."""
 
     REDACT = "redact"
-    """The finding is replaced by a note in brackets."""
+    """The finding is replaced by a note in brackets; where that is impossible, as in the name of a
+    tool, the request is refused."""
     BLOCK = "block"
     """The question is refused; a step's reply counts as failed."""
     FLAG = "flag"
@@ -106,7 +109,8 @@ class Guardrail:
     stages: frozenset[GuardrailStage]
     action: GuardrailAction = GuardrailAction.REDACT
     fail_closed: bool = True
-    """Whether a text that could not be checked is blocked; if not, it passes. Both are recorded."""
+    """Whether a text that could not be checked is blocked; if not, it passes unchecked. Both are
+    recorded."""
     conversation: bool = False
     """Whether only the conversation is checked, and not texts such as descriptions of tools."""
     needs_thread: bool = False
@@ -166,7 +170,7 @@ class GuardrailCheck:
                 spans = _merge_spans(await self._find(policy, text))
             except Exception as error:  # noqa: BLE001 - the policy's setting decides
                 logger.warning("policy %s failed with %s", policy.name, type(error).__name__)
-                action = TIMED_OUT if isinstance(error, _TIMEOUTS) else "failed"
+                action = TIMED_OUT if isinstance(error, _TIMEOUTS) else FAILED
                 acts.append(GuardrailTriggered(policy=policy.name, where=where, action=action))
                 if policy.fail_closed:
                     note = _removal_note(policy)
@@ -208,9 +212,12 @@ class GuardrailCheck:
 
 
 def describe_block(policy: str, acts: Iterable[GuardrailTriggered], what: str) -> str:
-    """Return why a text is blocked: the policy forbids it, or could not check it in time."""
-    if any(act.policy == policy and act.action == TIMED_OUT for act in acts):
+    """Return why a text is blocked: the policy forbids it, or could not check it."""
+    actions = {act.action for act in acts if act.policy == policy}
+    if TIMED_OUT in actions:
         return f"the policy {policy} could not check {what} in time"
+    if FAILED in actions:
+        return f"the policy {policy} could not check {what}: the check failed"
     return f"the policy {policy} forbids {what}"
 
 
@@ -244,6 +251,11 @@ class Guardrails:
     def __init__(
         self, policies: Iterable[Guardrail] = (), grounded: GroundedPolicy | None = None
     ) -> None:
+        """Sort the policies by stage.
+
+        Raises:
+            ValueError: two policies have the same name.
+        """
         chosen = tuple(policies)
         self.grounded = grounded
         """The policy that the engine carries out after all others have checked the answer."""

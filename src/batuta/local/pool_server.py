@@ -1,4 +1,4 @@
-"""Serves the local models of all pools in a child process that ends with this process."""
+"""Serves the local models of all pools in child processes that end with this process."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class PoolServer:
         return await to_thread.run_sync(self._find_or_start, name)
 
     async def close(self) -> None:
-        """End the processes; the next call starts another."""
+        """End the processes; the next call starts one again."""
         processes = {id(process): process for process, _ in self._served.values()}.values()
         self._served.clear()
         for process in processes:

@@ -49,6 +49,7 @@ class IndexFile:
     sha256: str = ""
     """Empty if the index does not state it."""
     size: int | None = None
+    """Bytes; None if the index does not state them."""
 
 
 def find_index(environ: Mapping[str, str] = os.environ) -> str:
@@ -143,7 +144,7 @@ class PartNotes:
         self.path = target.with_name(f"{target.name}.json")
 
     def read(self) -> tuple[int, int]:
-        """Return the finished parts and bytes; zeros without notes, or if the file is too short."""
+        """Return the finished parts and bytes; zeros without notes that fit the file."""
         try:
             stored = json.loads(self.path.read_text(encoding="utf-8"))
             parts, size = int(stored["parts"]), int(stored["size"])
@@ -216,17 +217,17 @@ class _Links(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.links: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found += [value for name, value in attrs if tag == "a" and name == "href" and value]
+        self.links += [value for name, value in attrs if tag == "a" and name == "href" and value]
 
 
 def _files_in_html(text: str) -> list[IndexFile]:
     reader = _Links()
     reader.feed(text)
     files: list[IndexFile] = []
-    for link in reader.found:
+    for link in reader.links:
         url, fragment = urldefrag(link)
         name = urlsplit(url).path.rpartition("/")[2]
         total = fragment.removeprefix("sha256=") if fragment.startswith("sha256=") else ""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_PLAIN_INTEGER = 1 << 53
-"""Integers below it are JSON numbers; larger ones are written in base 16, of any length."""
+"""Integers of a smaller magnitude are JSON numbers; the others are written in base 16."""
 HASHING_KINDS = frozenset("sdDCO")
 """Kinds of nodes that hash their contents; they are filled last, when the contents are complete."""
 FACTORIES = {kind.__name__: kind for kind in (int, float, str, list, dict, set, tuple, bool)}
