@@ -80,14 +80,18 @@ class Research:
     ) -> Decision:
         """Plan the draft, then the report, then accept the report.
 
-        Without a worker that searches and one that reads pages, the plan is malformed.
+        Without a language model, a worker that searches and one that reads pages, the plan is
+        malformed.
         """
         if len(context.previous) > 1:
             return AcceptedAnswer()
         pool = context.pool
         searcher, reader = _find_tagged(pool, SEARCH), _find_tagged(pool, READER)
-        if searcher is None or reader is None:
-            needed = "research needs a worker that searches the web and one that reads pages"
+        if searcher is None or reader is None or not any(worker.is_model for worker in pool):
+            needed = (
+                "research needs a language model, a worker that searches the web and one that "
+                "reads pages"
+            )
             return MalformedPlan(draft=Draft(), reason=needed)
         author, critic = _find_models(pool)
         if context.previous:
@@ -125,8 +129,14 @@ def _find_tagged(pool: Pool, tag: str) -> WorkerId | None:
 
 
 def _find_models(pool: Pool) -> tuple[WorkerId, WorkerId]:
-    """Return the author (the best model) and the critic (the second best, else the same model)."""
+    """Return the author (the best model) and the critic (the second best, else the same model).
+
+    Raises:
+        KeyError: the pool has no language model.
+    """
     ranked = [worker.id for worker in pool.ranked() if worker.is_model]
+    if not ranked:
+        raise KeyError("that is a language model")
     return ranked[0], ranked[min(1, len(ranked) - 1)]
 
 

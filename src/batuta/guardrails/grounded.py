@@ -33,6 +33,6 @@ class GroundedPolicy:
     """The worker that checks."""
     action: GroundedAction
     bounds: tuple[str, ...] = ()
-    """Schema keywords by which the worker's provider can limit lists, which small models may not end."""
+    """Schema keywords with which the worker's provider bounds the length of lists."""
     fail_closed: bool = True
     """Whether an answer that could not be checked is refused."""

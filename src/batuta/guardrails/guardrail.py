@@ -154,7 +154,7 @@ class GuardrailCheck:
         return GuardrailCheck(policies, self._end - monotonic())
 
     async def apply(self, text: str, where: str) -> GuardrailResult:
-        """Apply each policy in turn, even after one blocks; return the redacted text.
+        """Apply each policy in turn, even after one blocks; return the redacted text and the actions.
 
         If a policy that fails closed cannot check the text, the note of its removal replaces all of
         the text, and no further policy is applied.
@@ -202,8 +202,8 @@ class GuardrailCheck:
             if left <= 0:
                 raise ProcessTimeoutError("no time was left for the check")
             with anyio.move_on_after(left):
-                found = await _PROCESSES.call(*call, wall_seconds=left)
-                return [(start, end) for start, end in found]
+                spans = await _PROCESSES.call(*call, wall_seconds=left)
+                return [(start, end) for start, end in spans]
             raise ProcessTimeoutError("the check took too long")
         if len(text) > MAX_INLINE_CHARACTERS or policy.needs_thread:
             return await anyio.to_thread.run_sync(lambda: list(detect(text)))
@@ -283,10 +283,10 @@ class Guardrails:
             parts: list[Part] = []
             stage = f"{GuardrailStage.INPUT}:message {number}"
             for part in await _join_texts_if_needed(check, message.parts, stage):
-                clean, found = await _apply_to_part(check, part, stage)
+                clean, checked = await _apply_to_part(check, part, stage)
                 parts.append(clean)
-                acts += found.actions
-                blocked = blocked or found.blocked_by or ""
+                acts += checked.actions
+                blocked = blocked or checked.blocked_by or ""
             thought = await check.apply(message.reasoning, stage)
             acts += thought.actions
             blocked = blocked or thought.blocked_by or ""
@@ -306,10 +306,10 @@ class Guardrails:
         check, acts, blocked = self._check(GuardrailStage.INPUT), list[GuardrailTriggered](), ""
         steps: list[Step] = []
         for number, step in enumerate(workflow.steps):
-            found = await check.apply(step.subtask, f"{GuardrailStage.INPUT}:subtask {number}")
-            acts += found.actions
-            blocked = blocked or found.blocked_by or ""
-            steps.append(replace(step, subtask=found.text))
+            checked = await check.apply(step.subtask, f"{GuardrailStage.INPUT}:subtask {number}")
+            acts += checked.actions
+            blocked = blocked or checked.blocked_by or ""
+            steps.append(replace(step, subtask=checked.text))
         return Workflow(tuple(steps)), tuple(acts), blocked
 
     def _check(self, stage: GuardrailStage) -> GuardrailCheck:
@@ -327,11 +327,11 @@ class Guardrails:
         strict = check.strict()
         names = [await strict.apply(text, where) for text in side.fixed]
         clean = {old: new.text for old, new in zip(side.prose, prose, strict=True)}
-        found = (*prose, *names)
+        checked = (*prose, *names)
         if any(old != new for old, new in clean.items()):
             question = replace_prose(question, clean)
-        acts = tuple(act for each in found for act in each.actions)
-        return question, acts, next((each.blocked_by for each in found if each.blocked_by), "")
+        acts = tuple(act for each in checked for act in each.actions)
+        return question, acts, next((each.blocked_by for each in checked if each.blocked_by), "")
 
     async def check_reply(
         self, reply: Reply, stage: GuardrailStage, step: int
@@ -345,19 +345,19 @@ class Guardrails:
         check = self._check(stage)
         text = await check.apply(reply.text, where)
         thought = await check.apply(reply.reasoning, where)
-        found = [text, thought]
+        checked = [text, thought]
         calls: list[ToolCall] = []
         for call in reply.tool_calls:
             arguments = await check.apply(_plain_arguments(call.arguments), where)
-            found.append(arguments)
+            checked.append(arguments)
             calls.append(replace(call, arguments=arguments.text))
         clean = replace(reply, text=text.text, reasoning=thought.text, tool_calls=tuple(calls))
         if thought.text != reply.reasoning:
             clean = replace(clean, thoughts=())  # signed thoughts cannot be redacted
         if text.text != reply.text:
             clean = replace(clean, logprobs=())  # they contain the redacted text
-        acts = tuple(act for each in found for act in each.actions)
-        return clean, acts, next((each.blocked_by for each in found if each.blocked_by), "")
+        acts = tuple(act for each in checked for act in each.actions)
+        return clean, acts, next((each.blocked_by for each in checked if each.blocked_by), "")
 
     async def _check_choices(
         self, reply: Reply, stage: GuardrailStage, step: int
@@ -385,17 +385,17 @@ async def _apply_to_part(
     The contents of attachments are not read.
     """
     if isinstance(part, Text):
-        found = await check.apply(part.text, where)
-        return replace(part, text=found.text), found
+        checked = await check.apply(part.text, where)
+        return replace(part, text=checked.text), checked
     if isinstance(part, ToolResult):
-        found = await check.apply(part.content, where)
-        return replace(part, content=found.text), found
+        checked = await check.apply(part.content, where)
+        return replace(part, content=checked.text), checked
     if isinstance(part, ToolCall):
-        found = await check.apply(_plain_arguments(part.arguments), where)
-        return replace(part, arguments=found.text), found
+        checked = await check.apply(_plain_arguments(part.arguments), where)
+        return replace(part, arguments=checked.text), checked
     if isinstance(part, File):
-        found = await check.apply(part.name, where)
-        return replace(part, name=found.text), found
+        checked = await check.apply(part.name, where)
+        return replace(part, name=checked.text), checked
     return part, GuardrailResult("")
 
 
@@ -425,8 +425,8 @@ async def _join_texts_if_needed(
             continue
         whole = "".join(part.text for part in texts)
         apart = [await check.apply(part.text, where) for part in texts]
-        found = await check.apply(whole, where)
-        if found.text == "".join(each.text for each in apart) and bool(found.blocked_by) == any(
+        checked = await check.apply(whole, where)
+        if checked.text == "".join(each.text for each in apart) and bool(checked.blocked_by) == any(
             each.blocked_by for each in apart
         ):
             joined += run

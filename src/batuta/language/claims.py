@@ -108,9 +108,9 @@ class _SourceIndex:
 
     def cite(self, text: str, claim: str) -> tuple[CitedSource, ...]:
         """Return the citations of a sentence, each once."""
-        found = [self._by_address(url, claim) for url in find_addresses(text)]
-        found += [self._by_mark(int(mark[1]), claim) for mark in _NUMBER.finditer(text)]
-        return tuple(dict.fromkeys(found))
+        citations = [self._by_address(url, claim) for url in find_addresses(text)]
+        citations += [self._by_mark(int(mark[1]), claim) for mark in _NUMBER.finditer(text)]
+        return tuple(dict.fromkeys(citations))
 
     def _by_address(self, url: str, claim: str) -> CitedSource:
         texts = self._by_url.get(url)

@@ -126,15 +126,15 @@ def find_sources(
         pool: identifies the workers that are tools.
         answer: the reply, with the tool calls that the server ran for it.
     """
-    found = list(_given_sources(question))
+    sources = list(_given_sources(question))
     for step in steps:
         if not isinstance(step.result, Reply):
             continue
-        found += _found_pages(step.result)
+        sources += _found_pages(step.result)
         if step.worker in pool and not _TOOLS.isdisjoint(pool[step.worker].tags):
-            found += _fetched_pages(step.result.text)
-    found += _found_pages(answer)
-    return [source for source in dict.fromkeys(found) if source.text.strip()]
+            sources += _fetched_pages(step.result.text)
+    sources += _found_pages(answer)
+    return [source for source in dict.fromkeys(sources) if source.text.strip()]
 
 
 def _given_sources(question: Question) -> Iterator[Source]:
@@ -148,8 +148,8 @@ def _given_sources(question: Question) -> Iterator[Source]:
 
 
 def _found_pages(reply: Reply) -> Iterator[Source]:
-    found = [(call, page) for call in reply.server_calls for page in call.citations]
-    for number, (call, page) in enumerate(found, 1):
+    cited = [(call, page) for call in reply.server_calls for page in call.citations]
+    for number, (call, page) in enumerate(cited, 1):
         fields = (page.title, page.place, page.date, page.excerpt or call.output)
         text = "\n".join(filter(None, fields))
         yield Source(text=text, url=page.url, number=number, name="a page that was found")
@@ -186,8 +186,8 @@ def checking_messages(
     for number, statement in enumerate(statements, 1):
         shown = _NUMBERS.sub(r"\1", statement) if numbered else statement
         parts.append(wrap_in_tag(RESPONSE, shown.strip(), number))
-    asked = Message(role=Role.USER, parts=(Text("\n\n".join(parts)), *attached))
-    return (system_message(INSTRUCTION), asked)
+    message = Message(role=Role.USER, parts=(Text("\n\n".join(parts)), *attached))
+    return (system_message(INSTRUCTION), message)
 
 
 def _show_source(number: int, source: Source) -> str:

@@ -242,8 +242,8 @@ def conductor_request(
             names=names,
         )
     fixed = "\n\n".join(_fixed_sections(context, rendering, form))
-    asked = "\n\n".join(_asked_sections(context, rendering, form))
-    content = (Text(f"{fixed}\n\n", cache=FIXED_MARK), Text(asked))
+    varying = "\n\n".join(_question_sections(context, rendering, form))
+    content = (Text(f"{fixed}\n\n", cache=FIXED_MARK), Text(varying))
     return Request(
         messages=(Message(role=Role.USER, parts=content),),
         sampling=sampling,
@@ -328,7 +328,7 @@ def _draft_writer(pool: Pool, rendering: PromptOptions, form: ResponseFormat | N
     return partial(render_steps, names=calls_by_name(pool, rendering))
 
 
-def _asked_sections(
+def _question_sections(
     context: PlanningContext, rendering: PromptOptions, form: ResponseFormat | None
 ) -> list[str]:
     """Return the sections that depend on the question, its format, tools and earlier rounds."""

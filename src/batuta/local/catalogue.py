@@ -138,9 +138,9 @@ def choose_known(names: Iterable[str]) -> list[KnownModel]:
 def pulled_file(model: KnownModel, environ: Mapping[str, str] = os.environ) -> Path | None:
     """Return the model's file in the cache or in its package; None if there is none of its size."""
     paths = [models_cache(environ) / model.file]
-    found = find_spec(model.module) if model.module else None
-    if found is not None and found.origin is not None:
-        paths.append(Path(found.origin).parent / model.file)
+    package = find_spec(model.module) if model.module else None
+    if package is not None and package.origin is not None:
+        paths.append(Path(package.origin).parent / model.file)
     return next((path for path in paths if _has_full_size(path, model)), None)
 
 

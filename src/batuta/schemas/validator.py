@@ -174,9 +174,9 @@ def validator_for(schema: Mapping[str, Any] | None, *, is_object: bool = False) 
     """
     if not schema:
         return _ANY_OBJECT if is_object else _ANY_JSON
-    found = _RECENT.get(id(schema))
-    if found is not None and found[0] is schema:
-        return found[1]
+    recent = _RECENT.get(id(schema))
+    if recent is not None and recent[0] is schema:
+        return recent[1]
     validator = JsonValidator(schema)
     _RECENT[id(schema)] = (schema, validator)
     if len(_RECENT) > _MAX_RECENT:

@@ -264,10 +264,10 @@ class Session:
                 limits=Limits(),
             )
         source = str(self._pool) if self._pool is not None else None
-        found = await load_config(self._http, pool=source, conductor=named, environ=self._environ)
+        loaded = await load_config(self._http, pool=source, conductor=named, environ=self._environ)
         if self._conductor is not None and named is None:
-            found = replace(found, conductor=cast("Conductor", self._conductor))
-        return found
+            loaded = replace(loaded, conductor=cast("Conductor", self._conductor))
+        return loaded
 
     async def _conduct(self, question: Question, options: AskOptions, before: Run | None) -> Run:
         """Conduct one run; count its cost and, if runs are stored, store it, even if cancelled."""

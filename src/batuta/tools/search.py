@@ -91,10 +91,10 @@ class WebSearch:
             ToolError: the search failed.
         """
         domains = context.domains if context.domains.allow else self._domains
-        found = await self._search_twice(" ".join(arguments["query"].split()), domains)
+        results = await self._search_twice(" ".join(arguments["query"].split()), domains)
         permitted = (
             row
-            for row in found
+            for row in results
             if self._domains.permit(row.url) and context.domains.permit(row.url)
         )
         pages = distinct_pages(permitted, self._results)
