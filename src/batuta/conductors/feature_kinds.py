@@ -25,7 +25,7 @@ _CACHED_VECTORS = 30_000
 class EncodedSentences:
     """MiniLM sentence vectors from the extra `encoder`, without torch, cached in the process.
 
-    A text longer than `MAX_TOKENS` is truncated.
+    A text of more than `batuta.encoder.MAX_TOKENS` tokens is truncated.
     """
 
     @property

@@ -60,7 +60,7 @@ DECIDE = "Compare the solutions and give the answer that most of them support."
 
 @dataclass(frozen=True, slots=True)
 class FixedConductor:
-    """A conductor that always plans the workflow that `build_workflow` returns for the pool."""
+    """A conductor that plans the workflow that `build_workflow` returns for the pool."""
 
     name: str
     build_workflow: Callable[[Pool], Workflow]
@@ -239,7 +239,7 @@ def revised_by_critique() -> FixedConductor:
 
 
 def named_workflow(name: str, workflow: Workflow) -> FixedConductor:
-    """Return a conductor that always plans that workflow; the pool must have its workers."""
+    """Return a conductor that plans that workflow, for pools that have its workers."""
 
     def write(pool: Pool) -> Workflow:
         for step in workflow.steps:

@@ -1,4 +1,4 @@
-"""Runs untrusted programs, isolated from the machine and from each other."""
+"""Runs untrusted programs, isolated except in the tier `none`."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class AskOptions(TypedDict, total=False):
     max_cost: float
     """Maximum cost of the run, in dollars."""
     max_tokens: int
-    """Maximum number of tokens of all calls together."""
+    """Number of tokens of all calls together after which no further call is made."""
     max_steps: int
     """Maximum number of steps of a workflow, from 1 to 5."""
     max_rounds: int
