@@ -142,8 +142,11 @@ class DetectorOptions:
     """The settings of a policy that its detector uses."""
 
     max_characters: int | None = None
+    """Maximum number of characters of a text, for the kind `size`; None: not set."""
     countries: tuple[str, ...] = ()
+    """The countries of a `PersonalDetector`."""
     schema: Mapping[str, Any] | None = None
+    """The JSON schema that texts must fit, for the kind `schema`; None: not set."""
 
 
 def build_detector(kind: str, options: DetectorOptions) -> Detector:

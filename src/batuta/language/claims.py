@@ -50,6 +50,7 @@ class CitedSource:
     """The address, or the number in brackets."""
     support: Support
     url: str = ""
+    """The address of the source; empty if it has none or is not known."""
     passage: str = ""
     """The passage of the source with most of the claim's words; empty if the source is unread."""
 

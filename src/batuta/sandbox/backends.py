@@ -103,6 +103,7 @@ class SupervisorLaunch:
 
     command: tuple[str, ...]
     environment: dict[str, str]
+    """All environment variables of the command."""
     first_order: dict[str, Any]
     """The settings that are sent to the supervisor before any test."""
     descriptors: tuple[int, ...] = ()

@@ -27,7 +27,8 @@ from batuta.tools.text_index import Passage, TextIndex
 
 NOTHING_FOUND = "Nothing was found in the files: try other words."
 MAX_INDEXED = 200_000_000
-"""Maximum size of all tenants' indexes in memory: characters of texts plus bytes of vectors."""
+"""Maximum size of all tenants' indexes in memory, unless there is only one index: characters of
+texts plus bytes of vectors."""
 MAX_FOLDER_FILES = 20_000
 """Maximum number of files of the folder that are searched."""
 MAX_FILE_BYTES = 16_000_000
