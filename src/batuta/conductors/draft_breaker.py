@@ -1,7 +1,7 @@
 """A circuit breaker that skips a conductor for a while after malformed drafts in a row.
 
 It is the workers' breaker (`WorkerHealth`), but counts questions instead of calls: of a question's
-malformed drafts only the first counts as a failure, and any workflow ends the row of failures.
+drafts only the first can count as a failure, and any workflow ends the row of failures.
 """
 
 from __future__ import annotations

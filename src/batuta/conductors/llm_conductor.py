@@ -173,8 +173,9 @@ class LLMConductor:
         try:
             return self._read(context, reply, draft)
         except WorkflowError as error:
-            truncated, limit = reply.finish is Finish.LENGTH, self.sampling.max_tokens
-            note = f"the reply was truncated at {limit} tokens: " if truncated else ""
+            limit = request.sampling.max_tokens
+            where = "" if limit is None else f" at {limit} tokens"
+            note = f"the reply was truncated{where}: " if reply.finish is Finish.LENGTH else ""
             constrained = request.response_format is not None
             again = not constrained or context.sample < MOST_STRUCTURED_RETRIES
             return MalformedPlan(draft=draft, reason=f"{note}{error}", again=again)

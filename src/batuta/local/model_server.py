@@ -168,7 +168,7 @@ class _ModelRouter:
             except aiohttp.ClientError:
                 if is_last:
                     break
-        return _error_response(502, f"the llama.cpp of {name} has exited: serve it again")
+        return _error_response(502, f"the llama.cpp of {name} does not answer: serve it again")
 
 
 async def _pass_answer(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:

@@ -275,7 +275,7 @@ def _append_member(archive: Path, listed: IndexFile, member: str, room: _Room) -
     """
     if listed.sha256 and file_sha256(archive) != listed.sha256:
         archive.unlink()
-        raise DownloadError(f"{listed.name} arrived damaged and was removed")
+        raise DownloadError(f"{listed.name} arrived damaged and was removed: pull again")
     written = 0
     try:
         with _open_member(archive, listed.name, member) as source, _open_at(room) as out:

@@ -108,7 +108,7 @@ class PythonWorker:
             given = await read_given(self._files)
             run = await run_in_notebook(source, self.limits, given=given, shows_value=False)
         except SandboxError as error:
-            raise ProviderUnreachableError(f"no sandbox works here: {error}") from None
+            raise ProviderUnreachableError(f"the program could not be run: {error}") from None
         except StoreError as error:
             fault = ProgramResult(end=EndReason.EXITED, stderr=f"It was not run: {error}.")
             return fault, (), ""
@@ -170,7 +170,7 @@ async def _run_program(source: str, limits: SandboxLimits) -> ProgramResult:
         async with Sandbox.open(slots=1) as sandbox:
             (outcome,) = await sandbox.run(Program(source), (ScriptTest(""),), limits)
     except SandboxError as error:
-        raise ProviderUnreachableError(f"no sandbox works here: {error}") from None
+        raise ProviderUnreachableError(f"the program could not be run: {error}") from None
     return outcome
 
 

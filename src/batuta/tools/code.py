@@ -97,7 +97,7 @@ class CodeInterpreter:
                 python=self._python,
             )
         except SandboxError as error:
-            raise ToolError(f"no sandbox works here: {error}") from None
+            raise ToolError(f"the program could not be run: {error}") from None
         except StoreError as error:
             raise ToolError(f"the files cannot be read: {error}") from None
         fault = interruption_text(run.outcome.end, self._bounds)
