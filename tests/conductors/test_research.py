@@ -6,7 +6,16 @@ from batuta.clients import HttpTransport, ScriptedClient, Secret
 from batuta.clients.public_addresses import PublicResolver
 from batuta.conductors.research import DRAFT, GAP, QUERY, REPORT, Research, slide_writer
 from batuta.config.conductors import FIXED
-from batuta.core import Limits, Outcome, Pool, Question, Worker, WorkerId
+from batuta.core import (
+    Limits,
+    MalformedPlan,
+    Outcome,
+    PlanningContext,
+    Pool,
+    Question,
+    Worker,
+    WorkerId,
+)
 from batuta.engine import conduct
 from batuta.language.step_reading import read_step
 from batuta.rendering.documents import cited_addresses, render_deck, render_report
@@ -52,6 +61,13 @@ async def research(web, pool=(*MODELS, *TOOLS), **limits):
         settled = Limits(**{"rounds": 3, "seconds": 60, **limits})
         run = await conduct(question, Research(), Pool(pool), clients, limits=settled)
     return run, author, critic
+
+
+async def test_a_pool_without_a_model_gets_no_plan():
+    context = PlanningContext(question=Question.of(TASK), pool=Pool(TOOLS))
+    for conductor in (Research(), slide_writer()):
+        decision = await conductor.plan(context)
+        assert isinstance(decision, MalformedPlan) and "language model" in decision.reason
 
 
 async def test_the_second_round_searches_for_what_the_first_left_open():

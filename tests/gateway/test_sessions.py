@@ -364,6 +364,16 @@ async def test_who_says_twice_that_a_failure_may_stand_is_judged():
     assert asked(clients) == {"small": 3, "big": 1}
 
 
+async def test_work_that_was_sent_back_without_a_judge_counts_as_no_question_to_one():
+    clients = scripted(small=[call(), "Done.", "It may fail."], big=["ACCEPT: it may."])
+    rules = SessionRules(consultations=1)
+    async with Serving(app_state(Gate(clients=clients), clients, session_rules=rules)) as server:
+        agent = Agent(server)
+        await agent.say("Look whether it fails")
+        await agent.bring(FAILED)
+    assert asked(clients) == {"small": 3, "big": 1}
+
+
 async def test_what_is_said_after_a_failure_stands_where_one_round_is_allowed():
     clients = scripted(small=[call(), "Done."], big=[])
     async with Serving(app_state(Escalate(), clients)) as server:

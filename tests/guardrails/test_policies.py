@@ -417,6 +417,18 @@ async def test_what_cannot_be_checked_in_time_is_told_by_the_setting(fail_closed
         assert clean == question and not blocked
 
 
+async def test_a_check_that_failed_is_not_said_to_forbid_the_text():
+    def fail(_):
+        raise RuntimeError
+
+    policy = Guardrail(name="p", detect=fail, stages=frozenset({GuardrailStage.INPUT}))
+    _, acts, blocked = await Guardrails([policy]).check_question(Question.of("Hello"))
+    assert (
+        describe_block(blocked, acts, "this question")
+        == "the policy p could not check this question: the check failed"
+    )
+
+
 async def test_a_check_ends_with_its_caller():
     question = Question(messages=(user_message("1/1/1/ " * 50_000),) * 50)
     began = time.monotonic()

@@ -158,7 +158,7 @@ async def test_a_connection_that_llama_cpp_gave_up_is_made_once_more(tmp_path, c
 
 
 async def test_a_llama_cpp_that_hangs_up_twice_is_told_so(tmp_path, caplog):
-    refused = (502, "the llama.cpp of fake has exited: serve it again")
+    refused = (502, "the llama.cpp of fake does not answer: serve it again")
     assert await asks_of_one_that_fails(tmp_path, "hang-up hang-up", caplog) == [
         refused,
         (200, True),

@@ -23,7 +23,8 @@ from batuta.core import (
 from batuta.engine import RunHooks, RunSettings, conduct
 from batuta.errors import SandboxError
 from batuta.sandbox import Sandbox, SandboxLimits
-from batuta.sandbox.python_worker import NO_PROGRAM, PythonWorker, last_program
+from batuta.sandbox.program import EndReason, ProgramResult
+from batuta.sandbox.python_worker import NO_PROGRAM, PythonWorker, last_program, outcome_text
 
 pytestmark = pytest.mark.anyio
 WORKER = PythonWorker(SandboxLimits(seconds=2.0, memory=256 << 20, output=1 << 20))
@@ -36,6 +37,11 @@ async def works_here(anyio_backend):
             yield
     except SandboxError as error:
         pytest.skip(f"no sandbox works here: {error}")
+
+
+def test_a_sandbox_that_failed_is_not_a_status_of_the_program():
+    told = outcome_text(ProgramResult(end=EndReason.LOST), SandboxLimits())
+    assert "The sandbox failed" in told and "None" not in told
 
 
 def block(source):

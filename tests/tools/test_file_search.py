@@ -1,5 +1,6 @@
 """Search in files: passages with their places, of the files that are there, quickly."""
 
+import base64
 import json
 import subprocess
 import sys
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from batuta.encoder import open_encoder
 from batuta.errors import StoreError
 from batuta.tools.file_search import LOOK_SECONDS, FileSearch, FolderIndex, TenantIndexes
-from batuta.tools.source import ToolContext, ToolLimits, call_tool
+from batuta.tools.office_text import xlsx_text
+from batuta.tools.source import ToolContext, ToolError, ToolLimits, call_tool
 from batuta.tools.text_index import (
     PASSAGE,
     TextIndex,
@@ -20,9 +22,11 @@ from batuta.tools.text_index import (
     split_passages,
 )
 from encoder.test_sentence_encoder import needs_encoder
+from fakes import documents
 
 pytestmark = pytest.mark.anyio
 LIMITS = ToolLimits(seconds=60.0)
+SHEET_OF = f'<worksheet xmlns="{documents.SHEET}"><row><c><v>{{}}</v></c></row></worksheet>'
 
 
 def test_passages_have_their_places_and_lose_nothing():
@@ -111,6 +115,24 @@ async def test_files_are_indexed_once_and_forgotten_when_deleted():
     assert "Nothing was found" in (await ask(source, "Imola")).text
     other = FileSearch(indexes, files=Files("other", c="Nothing."), limits=LIMITS)
     assert (await ask(other, "Imola lock words")).citations == ()
+
+
+class UnreadableFiles(Files):
+    async def list_names(self):
+        raise StoreError("the database fails")
+
+
+async def test_files_that_cannot_be_read_are_an_error_of_the_tool():
+    source = FileSearch(TenantIndexes(), files=UnreadableFiles("acme"), limits=LIMITS)
+    with pytest.raises(ToolError, match="the files cannot be read: the database fails"):
+        await ask(source, "Imola")
+
+
+def test_sheets_are_numbered_in_their_order():
+    pytest.importorskip("lxml")
+    rows = {f"xl__worksheets__sheet{n}": SHEET_OF.format(n) for n in (1, 2, 10)}
+    read = xlsx_text(base64.b64encode(documents.zipped(**rows)).decode(), "", 1000)
+    assert read["text"] == "[sheet 1]\n1\n[sheet 2]\n2\n[sheet 3]\n10"
 
 
 async def test_what_waited_longest_makes_room():

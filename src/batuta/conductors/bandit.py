@@ -55,7 +55,7 @@ class ArmChoice:
     index: int
     """The index of the arm."""
     explored: bool
-    """Whether the arm is not the best so far."""
+    """Whether the arm is another than that of `find_best_arm`."""
     propensity: float
     """The probability of this choice, estimated from `DRAWS` draws."""
 

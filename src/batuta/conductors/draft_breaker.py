@@ -1,7 +1,7 @@
 """A circuit breaker that skips a conductor for a while after malformed drafts in a row.
 
-The breaker is the workers' (`WorkerHealth`), but counts questions instead of calls: only the first
-draft of a question counts, so that further samples of the draft do not open the breaker.
+It is the workers' breaker (`WorkerHealth`), but counts questions instead of calls: of a question's
+drafts only the first can count as a failure, and any workflow ends the row of failures.
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ from batuta.clients.resilience import BreakerPolicy, BreakerState, WorkerHealth
 from batuta.core import Decision, Draft, MalformedPlan, PlanningContext
 
 DRAFT_BREAKER = BreakerPolicy(failures=3, pause=60.0)
-"""After three questions in a row without a workflow, the conductor is skipped for a minute."""
+"""After three questions in a row without a workflow, the conductor is skipped for a minute; each
+following pause is twice as long, up to five minutes."""
 MALFORMED = "malformed_draft"
 """The failure code of a malformed draft."""
 
 
 def may_draft(health: WorkerHealth, context: PlanningContext) -> bool:
-    """Return True if the model may be asked; `note_decision` or `record_abandoned` must follow."""
+    """Return True if the model may be asked; if so, the caller must report the result.
+
+    It does so by `note_decision` or `record_abandoned`.
+    """
     if context.sample or context.previous:
         return health.state is not BreakerState.OPEN
     return health.allow_call()
@@ -39,7 +43,7 @@ def note_decision(
     Args:
         health: the conductor's breaker.
         context: the context of the decision.
-        decision: the conductor's decision; an outage is not counted.
+        decision: the conductor's decision; an outage does not count.
         seconds: the duration of planning.
     """
     if not isinstance(decision, MalformedPlan):

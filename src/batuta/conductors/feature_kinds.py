@@ -18,13 +18,14 @@ from batuta.encoder import ENCODER_NAME, WIDTH, open_encoder
 from batuta.errors import ConfigError
 
 _CACHED_VECTORS = 30_000
+"""Maximum number of texts whose vectors are cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedSentences:
     """MiniLM sentence vectors from the extra `encoder`, without torch, cached in the process.
 
-    Long texts are truncated.
+    A text of more than `batuta.encoder.MAX_TOKENS` tokens is truncated.
     """
 
     @property
@@ -46,7 +47,7 @@ class EncodedSentences:
         """Return a row of length 1 for each text: (n, WIDTH).
 
         Raises:
-            ConfigError: the extra is not installed.
+            ConfigError: the extra is not installed, or its files cannot be used.
         """
         rows = [_encode_text(text) for text in texts]
         return np.asarray(rows, np.float32).reshape(len(texts), WIDTH)
@@ -139,7 +140,8 @@ def load_features(card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> Fea
     """Load saved features.
 
     Raises:
-        ConfigError: the card has an unknown kind, or does not match the tensors.
+        ConfigError: the card has an unknown kind, does not match the tensors, or belongs to another
+            version of the encoder.
     """
     kinds = {
         "hashed-ngrams": HashedNgrams.load,
@@ -152,4 +154,4 @@ def load_features(card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> Fea
     try:
         return kinds[kind](card, tensors)
     except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"the card of features {kind} is damaged: {error!r}") from None
+        raise ConfigError(f"the features {kind} cannot be used: {error!r}") from None

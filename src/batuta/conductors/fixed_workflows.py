@@ -1,4 +1,4 @@
-"""Hand-written workflows that are the same for every question.
+"""Hand-written workflows that do not depend on the question.
 
 The engine runs up to `Limits.rounds` rounds and asks the conductor again before each further one
 (Conductor paper, section 3.3). An `LLMConductor` then judges its own answer; `RecursiveConductor`
@@ -60,7 +60,7 @@ DECIDE = "Compare the solutions and give the answer that most of them support."
 
 @dataclass(frozen=True, slots=True)
 class FixedConductor:
-    """A conductor that always plans the workflow that `build_workflow` returns for the pool."""
+    """A conductor that plans the workflow that `build_workflow` returns for the pool."""
 
     name: str
     build_workflow: Callable[[Pool], Workflow]
@@ -79,7 +79,7 @@ class FixedConductor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContinuedWorkflow:
-    """A conductor that runs one workflow, and continues if its last two answers differ.
+    """A conductor that runs one workflow, and continues unless its last two steps agree.
 
     If `Limits.rounds` is 1, the first workflow's answer is final.
     """
@@ -111,14 +111,14 @@ class ContinuedWorkflow:
 
 
 def continue_round(rounds: Sequence[Round], continuation: Workflow | None) -> Decision:
-    """Return the continuation if the only round's last two answers differ; else accept."""
+    """Return the continuation unless there is none, it was run, or the last two steps agree."""
     if continuation is None or len(rounds) > 1 or answers_agree(rounds[-1]):
         return AcceptedAnswer()
     return Plan(continuation)
 
 
 def answers_agree(round_: Round) -> bool:
-    """Return True if the round's last two steps both give an answer, and the same one."""
+    """Return True if the round's last two steps give the same answer, except for marks and case."""
     ended = sorted(round_.steps, key=lambda step: step.index)[-_COMPARED_ANSWERS:]
     answers = [final_answer(s.result.text) for s in ended if isinstance(s.result, Reply)]
     normalised = {
@@ -129,7 +129,11 @@ def answers_agree(round_: Round) -> bool:
 
 
 def _known_worker_id(worker_id: str, pool: Pool) -> WorkerId:
-    """Return the id, which must be in the pool."""
+    """Return the id.
+
+    Raises:
+        KeyError: the pool has no worker with that id.
+    """
     return pool[worker_id].id
 
 
@@ -152,7 +156,7 @@ def best_single_worker() -> FixedConductor:
 def sequential_chain(subtasks: Sequence[str], worker_ids: Sequence[str] = ()) -> FixedConductor:
     """Return a conductor that plans a chain of subtasks, each of which reads all earlier steps.
 
-    Without `worker_ids` the pool's best worker does all of them.
+    `worker_ids` has the worker of each subtask; if it is empty, the pool's best worker does all.
     """
 
     def write(pool: Pool) -> Workflow:
@@ -169,7 +173,7 @@ def sequential_chain(subtasks: Sequence[str], worker_ids: Sequence[str] = ()) ->
 
 
 def worker_chain(worker_ids: Sequence[str]) -> FixedConductor:
-    """Return a conductor that plans a chain of workers.
+    """Return a conductor that plans a chain of workers, at least one.
 
     The first worker gets the question, and each later worker checks the answer. A later worker that
     runs code runs the program of an earlier one.
@@ -192,7 +196,7 @@ _PANEL = 3
 
 
 def plan_solve_verify() -> FixedConductor:
-    """Return the pipeline plan, solve, verify of hand-coded frameworks."""
+    """Return a conductor by which the best worker plans, solves by the plan, and verifies."""
     chain = sequential_chain((PLAN, FOLLOW_PLAN, VERIFY))
     return FixedConductor("plan-solve-verify", chain.build_workflow)
 
@@ -235,7 +239,7 @@ def revised_by_critique() -> FixedConductor:
 
 
 def named_workflow(name: str, workflow: Workflow) -> FixedConductor:
-    """Return a conductor that always plans that workflow; the pool must have its workers."""
+    """Return a conductor that plans that workflow, for pools that have its workers."""
 
     def write(pool: Pool) -> Workflow:
         for step in workflow.steps:

@@ -80,10 +80,11 @@ class LLMConductor:
     rendering: PromptOptions = PromptOptions()
     sampling: Sampling = PAPER_SAMPLING
     rounds: int | None = None
-    """The number of rounds that the model was trained for, after which the answer is accepted
-    without asking the model; None: any number."""
+    """Maximum number of rounds that the model plans, after which the answer is accepted without
+    asking the model; None: any number."""
     worker: Worker | None = None
-    """The worker that writes the drafts, with its price; None if drafts cost nothing."""
+    """The worker that writes the drafts, with its price; None: drafts cost nothing and are reserved
+    under no limit."""
     structured: StructuredDrafts | None = None
     """None if the model writes its draft without constraints."""
     health: WorkerHealth | None = None
@@ -112,8 +113,8 @@ class LLMConductor:
     ) -> Decision:
         """Ask the model for one draft, and parse it.
 
-        The model is not asked if its rounds are used up, if a rule hides the question from it, or
-        while the breaker skips it.
+        The model is not asked if its rounds are used up, if a rule hides the question from it,
+        while the breaker skips it, or if a limit of the run forbids the call.
         """
         if self.rounds is not None and len(context.previous) >= self.rounds:
             return AcceptedAnswer()
@@ -172,8 +173,9 @@ class LLMConductor:
         try:
             return self._read(context, reply, draft)
         except WorkflowError as error:
-            truncated, limit = reply.finish is Finish.LENGTH, self.sampling.max_tokens
-            note = f"the reply was truncated at {limit} tokens: " if truncated else ""
+            limit = request.sampling.max_tokens
+            where = "" if limit is None else f" at {limit} tokens"
+            note = f"the reply was truncated{where}: " if reply.finish is Finish.LENGTH else ""
             constrained = request.response_format is not None
             again = not constrained or context.sample < MOST_STRUCTURED_RETRIES
             return MalformedPlan(draft=draft, reason=f"{note}{error}", again=again)
@@ -212,7 +214,7 @@ class LLMConductor:
         return answer_after_program(workflow, pool, text, context.max_steps)
 
     def _request(self, context: PlanningContext, form: ResponseFormat | None) -> Request:
-        """Return the prompt with a seed for this sample."""
+        """Return the request for a draft, with a seed for this sample."""
         seed = (context.seed * 1_000_003 + context.sample) % 2**31
         sampling = replace(self.sampling, seed=seed)
         return conductor_request(context, self.rendering, sampling, form)

@@ -13,13 +13,13 @@ from batuta.core.cost_bound import reasons_unasked
 from batuta.language import PromptOptions
 
 REASONING_TOKENS = 8192
-"""Maximum number of tokens of a draft of a model that reasons by default, reasoning included."""
+"""Maximum number of tokens of a draft, reasoning included, of a model that reasons by default."""
 REASONING_EFFORT = "low"
 """The effort of a model that reasons by default; the workers should do the reasoning."""
 _SHARE = 4
-"""A draft takes at most 1/4 of a small context window."""
+"""A draft takes at most 1/4 of the model's context window."""
 SMALL_MODEL = 4.0
-"""Billions of parameters up to which a model gets the brief prompt."""
+"""Billions of parameters up to which a model gets the brief prompt, if the size is `auto`."""
 BRIEF_TOKENS = 400
 """Maximum number of tokens of a draft after the brief prompt; a small model may not stop itself."""
 BRIEF_TEMPERATURE = 0.5
@@ -46,8 +46,8 @@ def drafting_sampling(worker: Worker, sampling: Sampling, *, brief: bool = False
         brief: whether the model gets the brief prompt.
     """
     reasons = reasons_unasked(worker)
-    usual = BRIEF_TOKENS if brief else PAPER_SAMPLING.max_tokens or REASONING_TOKENS
-    tokens = REASONING_TOKENS if reasons else usual
+    plain = BRIEF_TOKENS if brief else PAPER_SAMPLING.max_tokens or REASONING_TOKENS
+    tokens = REASONING_TOKENS if reasons else plain
     if worker.context_window is not None:
         tokens = max(min(tokens, worker.context_window // _SHARE), 16)
     default = Sampling(

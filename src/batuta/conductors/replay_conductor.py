@@ -42,4 +42,4 @@ class ReplayConductor:
             return Plan(workflow)
         if number:
             return AcceptedAnswer()
-        return MalformedPlan(draft=Draft(), reason="the stored run has no workflow")
+        return MalformedPlan(draft=Draft(), reason="the stored run's first round has no workflow")

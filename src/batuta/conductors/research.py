@@ -1,7 +1,7 @@
 """Conductors for research reports and slides, with the two best models and workers for the web.
 
-Research takes two rounds: first a draft from the pages of one search; then a criticism of it, a
-search for what it leaves unsupported, and the report, in which every claim cites its page.
+Research takes two rounds: first a draft from the pages of one search; then a search for what the
+draft leaves unsupported, a criticism, and the report, which is asked to cite a page for each claim.
 """
 
 from __future__ import annotations
@@ -80,14 +80,18 @@ class Research:
     ) -> Decision:
         """Plan the draft, then the report, then accept the report.
 
-        Without a worker that searches and one that reads pages, the plan is malformed.
+        Without a language model, a worker that searches and one that reads pages, the plan is
+        malformed.
         """
         if len(context.previous) > 1:
             return AcceptedAnswer()
         pool = context.pool
         searcher, reader = _find_tagged(pool, SEARCH), _find_tagged(pool, READER)
-        if searcher is None or reader is None:
-            needed = "research needs a worker that searches the web and one that reads pages"
+        if searcher is None or reader is None or not any(worker.is_model for worker in pool):
+            needed = (
+                "research needs a language model, a worker that searches the web and one that "
+                "reads pages"
+            )
             return MalformedPlan(draft=Draft(), reason=needed)
         author, critic = _find_models(pool)
         if context.previous:
@@ -120,12 +124,19 @@ def _write_report(
 
 
 def _find_tagged(pool: Pool, tag: str) -> WorkerId | None:
+    """Return the pool's first worker with that tag; None if there is none."""
     return next((worker.id for worker in pool if tag in worker.tags), None)
 
 
 def _find_models(pool: Pool) -> tuple[WorkerId, WorkerId]:
-    """Return the author (the best model) and the critic (the second best, if there is one)."""
+    """Return the author (the best model) and the critic (the second best, else the same model).
+
+    Raises:
+        KeyError: the pool has no language model.
+    """
     ranked = [worker.id for worker in pool.ranked() if worker.is_model]
+    if not ranked:
+        raise KeyError("that is a language model")
     return ranked[0], ranked[min(1, len(ranked) - 1)]
 
 

@@ -1,4 +1,4 @@
-"""The folder of a fitted selector: a card, `batuta.json`, and tensors."""
+"""Reads and writes folders of fitted models: a card, `batuta.json`, and tensors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ _load_file = cast(
 
 
 def is_of_kind(folder: Path, kind: str) -> bool:
-    """Return True if the folder's card is of that kind."""
+    """Return True if the folder has a card of that kind.
+
+    Raises:
+        ConfigError: the card cannot be read.
+    """
     card = folder / CARD_FILE
     return card.is_file() and read_json(card).get("kind") == kind
 

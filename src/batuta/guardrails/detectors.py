@@ -3,8 +3,8 @@
 Keys are found by the prefixes that their issuers publish; design/0005-policies.md says why no
 library does it. Cards and bank accounts are checked by python-stdnum and telephone numbers by
 phonenumbers, so that not every number of sixteen digits counts as a card. phonenumbers takes time
-that is quadratic in the length of runs of digits, so a text with many digits is checked in a
-process, which is killed at a time limit or when the call is cancelled.
+that is quadratic in the length of runs of digits, so a text that is long or has many digits is
+checked in a process, which is killed at a time limit or when the call is cancelled.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _CARD = regex.compile(r"(?<![\w.])\d(?:[ -]?\d){12,18}(?![\w.]\d)")
 _IBAN = regex.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{2,4}){3,8}\b")
 _NUMERAL = regex.compile(r"[\d+([]")
 _MAX_INLINE_NUMERALS = 80
-"""Maximum number of digits times countries in a text that is checked in this process, which takes
-milliseconds."""
+"""Maximum number of digits and other signs of telephone numbers, times countries, in a text that is
+checked in this process, which takes milliseconds."""
 
 
 @final
@@ -42,6 +42,10 @@ class PersonalDetector:
 
     def __init__(self, countries: Sequence[str]) -> None:
         """Import the libraries.
+
+        Args:
+            countries: two-letter codes of the countries whose telephone numbers are found without a
+                country code; empty: only numbers with a country code are found.
 
         Raises:
             ConfigError: the extra is not installed.
@@ -138,15 +142,19 @@ class DetectorOptions:
     """The settings of a policy that its detector uses."""
 
     max_characters: int | None = None
+    """Maximum number of characters of a text, for the kind `size`; None: not set."""
     countries: tuple[str, ...] = ()
+    """The countries of a `PersonalDetector`."""
     schema: Mapping[str, Any] | None = None
+    """The JSON schema that texts must fit, for the kind `schema`; None: not set."""
 
 
 def build_detector(kind: str, options: DetectorOptions) -> Detector:
     """Return the detector of that kind.
 
     Raises:
-        ConfigError: there is no such kind, an option is missing, or an extra is not installed.
+        ConfigError: there is no such kind, an option is missing, the schema cannot be used, or an
+            extra is not installed.
     """
     if kind not in DETECTORS:
         raise ConfigError(f"there is no policy of kind {kind!r}; {suggest_names(kind, DETECTORS)}")

@@ -33,6 +33,6 @@ class GroundedPolicy:
     """The worker that checks."""
     action: GroundedAction
     bounds: tuple[str, ...] = ()
-    """Schema keywords by which its provider limits lists, as a small model may not end a list."""
+    """Schema keywords with which the worker's provider bounds the length of lists."""
     fail_closed: bool = True
     """Whether an answer that could not be checked is refused."""

@@ -45,11 +45,13 @@ TextSpan = tuple[int, int]
 Detector = Callable[[str], Iterable[TextSpan]]
 """A pure function from a text to the spans that a guardrail looks for."""
 MAX_INLINE_CHARACTERS = 4_000
-"""Longer texts are checked in a thread, so that the event loop is not blocked."""
+"""Maximum number of characters of a text that is checked on the event loop."""
 MAX_SECONDS = 10.0
-"""Time limit for all policies together that check one question or reply in other processes."""
+"""Seconds for all policies together that check one question or reply in other processes."""
 TIMED_OUT = "timed out"
 """The recorded action of a policy that ran out of time."""
+FAILED = "failed"
+"""The recorded action of a policy whose check raised another error."""
 _TIMEOUTS = (ProcessTimeoutError, SchemaTimeoutError)
 _PROCESSES = ProcessPool()
 atexit.register(_PROCESSES.close)
@@ -72,7 +74,7 @@ class GuardrailStage(StrEnum):
     """The stage at which a guardrail checks texts."""
 
     INPUT = "input"
-    """The caller's conversation, before any model reads it."""
+    """The caller's request, before any model reads it."""
     BETWEEN = "between"
     """A step's reply, before it is recorded and read by other workers."""
     OUTPUT = "output"
@@ -83,7 +85,8 @@ class GuardrailAction(StrEnum):
     """The action on a finding."""
 
     REDACT = "redact"
-    """The finding is replaced by a note in brackets."""
+    """The finding is replaced by a note in brackets; where that is impossible, as in the name of a
+    tool, the request is refused."""
     BLOCK = "block"
     """The question is refused; a step's reply counts as failed."""
     FLAG = "flag"
@@ -106,7 +109,8 @@ class Guardrail:
     stages: frozenset[GuardrailStage]
     action: GuardrailAction = GuardrailAction.REDACT
     fail_closed: bool = True
-    """Whether a text that could not be checked is blocked; if not, it passes. Both are recorded."""
+    """Whether a text that could not be checked is blocked; if not, it passes unchecked. Both are
+    recorded."""
     conversation: bool = False
     """Whether only the conversation is checked, and not texts such as descriptions of tools."""
     needs_thread: bool = False
@@ -150,7 +154,7 @@ class GuardrailCheck:
         return GuardrailCheck(policies, self._end - monotonic())
 
     async def apply(self, text: str, where: str) -> GuardrailResult:
-        """Apply each policy in turn, even after one blocks; return the redacted text.
+        """Apply each policy in turn, even after one blocks; return the text with what was done.
 
         If a policy that fails closed cannot check the text, the note of its removal replaces all of
         the text, and no further policy is applied.
@@ -166,7 +170,7 @@ class GuardrailCheck:
                 spans = _merge_spans(await self._find(policy, text))
             except Exception as error:  # noqa: BLE001 - the policy's setting decides
                 logger.warning("policy %s failed with %s", policy.name, type(error).__name__)
-                action = TIMED_OUT if isinstance(error, _TIMEOUTS) else "failed"
+                action = TIMED_OUT if isinstance(error, _TIMEOUTS) else FAILED
                 acts.append(GuardrailTriggered(policy=policy.name, where=where, action=action))
                 if policy.fail_closed:
                     note = _removal_note(policy)
@@ -198,8 +202,8 @@ class GuardrailCheck:
             if left <= 0:
                 raise ProcessTimeoutError("no time was left for the check")
             with anyio.move_on_after(left):
-                found = await _PROCESSES.call(*call, wall_seconds=left)
-                return [(start, end) for start, end in found]
+                spans = await _PROCESSES.call(*call, wall_seconds=left)
+                return [(start, end) for start, end in spans]
             raise ProcessTimeoutError("the check took too long")
         if len(text) > MAX_INLINE_CHARACTERS or policy.needs_thread:
             return await anyio.to_thread.run_sync(lambda: list(detect(text)))
@@ -208,9 +212,12 @@ class GuardrailCheck:
 
 
 def describe_block(policy: str, acts: Iterable[GuardrailTriggered], what: str) -> str:
-    """Return why a text is blocked: the policy forbids it, or could not check it in time."""
-    if any(act.policy == policy and act.action == TIMED_OUT for act in acts):
+    """Return why a text is blocked: the policy forbids it, or could not check it."""
+    actions = {act.action for act in acts if act.policy == policy}
+    if TIMED_OUT in actions:
         return f"the policy {policy} could not check {what} in time"
+    if FAILED in actions:
+        return f"the policy {policy} could not check {what}: the check failed"
     return f"the policy {policy} forbids {what}"
 
 
@@ -244,6 +251,11 @@ class Guardrails:
     def __init__(
         self, policies: Iterable[Guardrail] = (), grounded: GroundedPolicy | None = None
     ) -> None:
+        """Sort the policies by stage.
+
+        Raises:
+            ValueError: two policies have the same name.
+        """
         chosen = tuple(policies)
         self.grounded = grounded
         """The policy that the engine carries out after all others have checked the answer."""
@@ -271,10 +283,10 @@ class Guardrails:
             parts: list[Part] = []
             stage = f"{GuardrailStage.INPUT}:message {number}"
             for part in await _join_texts_if_needed(check, message.parts, stage):
-                clean, found = await _apply_to_part(check, part, stage)
+                clean, checked = await _apply_to_part(check, part, stage)
                 parts.append(clean)
-                acts += found.actions
-                blocked = blocked or found.blocked_by or ""
+                acts += checked.actions
+                blocked = blocked or checked.blocked_by or ""
             thought = await check.apply(message.reasoning, stage)
             acts += thought.actions
             blocked = blocked or thought.blocked_by or ""
@@ -294,10 +306,10 @@ class Guardrails:
         check, acts, blocked = self._check(GuardrailStage.INPUT), list[GuardrailTriggered](), ""
         steps: list[Step] = []
         for number, step in enumerate(workflow.steps):
-            found = await check.apply(step.subtask, f"{GuardrailStage.INPUT}:subtask {number}")
-            acts += found.actions
-            blocked = blocked or found.blocked_by or ""
-            steps.append(replace(step, subtask=found.text))
+            checked = await check.apply(step.subtask, f"{GuardrailStage.INPUT}:subtask {number}")
+            acts += checked.actions
+            blocked = blocked or checked.blocked_by or ""
+            steps.append(replace(step, subtask=checked.text))
         return Workflow(tuple(steps)), tuple(acts), blocked
 
     def _check(self, stage: GuardrailStage) -> GuardrailCheck:
@@ -315,11 +327,11 @@ class Guardrails:
         strict = check.strict()
         names = [await strict.apply(text, where) for text in side.fixed]
         clean = {old: new.text for old, new in zip(side.prose, prose, strict=True)}
-        found = (*prose, *names)
+        checked = (*prose, *names)
         if any(old != new for old, new in clean.items()):
             question = replace_prose(question, clean)
-        acts = tuple(act for each in found for act in each.actions)
-        return question, acts, next((each.blocked_by for each in found if each.blocked_by), "")
+        acts = tuple(act for each in checked for act in each.actions)
+        return question, acts, next((each.blocked_by for each in checked if each.blocked_by), "")
 
     async def check_reply(
         self, reply: Reply, stage: GuardrailStage, step: int
@@ -333,19 +345,19 @@ class Guardrails:
         check = self._check(stage)
         text = await check.apply(reply.text, where)
         thought = await check.apply(reply.reasoning, where)
-        found = [text, thought]
+        checked = [text, thought]
         calls: list[ToolCall] = []
         for call in reply.tool_calls:
             arguments = await check.apply(_plain_arguments(call.arguments), where)
-            found.append(arguments)
+            checked.append(arguments)
             calls.append(replace(call, arguments=arguments.text))
         clean = replace(reply, text=text.text, reasoning=thought.text, tool_calls=tuple(calls))
         if thought.text != reply.reasoning:
             clean = replace(clean, thoughts=())  # signed thoughts cannot be redacted
         if text.text != reply.text:
             clean = replace(clean, logprobs=())  # they contain the redacted text
-        acts = tuple(act for each in found for act in each.actions)
-        return clean, acts, next((each.blocked_by for each in found if each.blocked_by), "")
+        acts = tuple(act for each in checked for act in each.actions)
+        return clean, acts, next((each.blocked_by for each in checked if each.blocked_by), "")
 
     async def _check_choices(
         self, reply: Reply, stage: GuardrailStage, step: int
@@ -373,17 +385,17 @@ async def _apply_to_part(
     The contents of attachments are not read.
     """
     if isinstance(part, Text):
-        found = await check.apply(part.text, where)
-        return replace(part, text=found.text), found
+        checked = await check.apply(part.text, where)
+        return replace(part, text=checked.text), checked
     if isinstance(part, ToolResult):
-        found = await check.apply(part.content, where)
-        return replace(part, content=found.text), found
+        checked = await check.apply(part.content, where)
+        return replace(part, content=checked.text), checked
     if isinstance(part, ToolCall):
-        found = await check.apply(_plain_arguments(part.arguments), where)
-        return replace(part, arguments=found.text), found
+        checked = await check.apply(_plain_arguments(part.arguments), where)
+        return replace(part, arguments=checked.text), checked
     if isinstance(part, File):
-        found = await check.apply(part.name, where)
-        return replace(part, name=found.text), found
+        checked = await check.apply(part.name, where)
+        return replace(part, name=checked.text), checked
     return part, GuardrailResult("")
 
 
@@ -413,8 +425,8 @@ async def _join_texts_if_needed(
             continue
         whole = "".join(part.text for part in texts)
         apart = [await check.apply(part.text, where) for part in texts]
-        found = await check.apply(whole, where)
-        if found.text == "".join(each.text for each in apart) and bool(found.blocked_by) == any(
+        checked = await check.apply(whole, where)
+        if checked.text == "".join(each.text for each in apart) and bool(checked.blocked_by) == any(
             each.blocked_by for each in apart
         ):
             joined += run

@@ -26,7 +26,7 @@ class ResponseFormatChecker:
 
         Raises:
             ValueError: the schema is invalid; the message says where.
-            SchemaTimeoutError: the check takes too long.
+            SchemaTimeoutError: the check takes too long, or its process cannot be started or died.
         """
         await self._validator.check()
 
@@ -34,6 +34,6 @@ class ResponseFormatChecker:
         """Return the first fault of the text; None if it has none.
 
         Raises:
-            SchemaTimeoutError: the check takes too long.
+            SchemaTimeoutError: the check takes too long, or its process cannot be started or died.
         """
         return await self._validator.find_fault(text)

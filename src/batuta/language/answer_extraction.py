@@ -40,10 +40,10 @@ _HAS_SIGN = re.compile("[\u2000-\u2bff\U0001f000-\U0001faff]")
 
 def without_end_tokens(text: str) -> str:
     """Return the text without chat-template tokens at its end."""
-    found = next((run for run in _MARKERS.finditer(text) if run.end() == len(text)), None)
-    if found is None or ("</s>" in found[0] and "<s>" in text):  # HTML's strikethrough tag
+    markers = next((run for run in _MARKERS.finditer(text) if run.end() == len(text)), None)
+    if markers is None or ("</s>" in markers[0] and "<s>" in text):  # HTML's strikethrough tag
         return text
-    return text[: found.start()].rstrip()
+    return text[: markers.start()].rstrip()
 
 
 def without_emoji(text: str) -> str:
@@ -128,21 +128,21 @@ def boxed_answer(text: str) -> str | None:
     r"""Return the content of the last `\boxed{}`; None without a box or if the last is unclosed.
 
     Adjacent boxes, joined by no more than a comma or a word, are one answer, so that a pair is not
-    reduced to its last element.
+    reduced to its last element. An empty box, or one with a placeholder such as `...`, is skipped.
     """
-    found: list[str] = []
+    contents: list[str] = []
     later = len(text)
     for start, end, content in reversed(list(_find_boxes(text))):
-        if content is None and not found:
+        if content is None and not contents:
             return None
-        if content is None or (found and not _is_joint(text[end:later])):
+        if content is None or (contents and not _is_joint(text[end:later])):
             break
         if content.strip().casefold() in _PLACEHOLDERS:
             continue
-        if content not in found:
-            found.append(content)
+        if content not in contents:
+            contents.append(content)
         later = start
-    return ", ".join(reversed(found)) or None
+    return ", ".join(reversed(contents)) or None
 
 
 def _is_joint(between: str) -> bool:
@@ -152,14 +152,14 @@ def _is_joint(between: str) -> bool:
 def _find_boxes(text: str) -> Iterator[tuple[int, int, str | None]]:
     """Yield start, end and content of every outermost box; an unclosed box has the content None."""
     done = 0
-    for found in _BOX.finditer(text):
-        if found.start() < done:
+    for match in _BOX.finditer(text):
+        if match.start() < done:
             continue
-        end, content = _group_after(text, found.end())
+        end, content = _group_after(text, match.end())
         for _ in range(MAX_BOXES_IN_BOXES):
             if content is not None and (inner := _BOX.match(content)):
                 content = _group_after(content, inner.end())[1]
-        yield found.start(), end, content
+        yield match.start(), end, content
         done = end
 
 
@@ -212,8 +212,8 @@ def announced_answer(text: str) -> str | None:
 
     Return None if there is none.
     """
-    found = [match[1] for match in _ANNOUNCEMENT.finditer(text)]
-    return found[-1].strip(" *_`").strip() or None if found else None
+    answers = [match[1] for match in _ANNOUNCEMENT.finditer(text)]
+    return answers[-1].strip(" *_`").strip() or None if answers else None
 
 
 def answer_after_hashes(text: str) -> str | None:
@@ -221,8 +221,8 @@ def answer_after_hashes(text: str) -> str | None:
 
     In other lines `####` is a heading.
     """
-    found = _HASHES.search(text)
-    return found[1].strip() if found else None
+    match = _HASHES.search(text)
+    return match[1].strip() if match else None
 
 
 def stated_answer(text: str) -> str | None:
@@ -266,12 +266,12 @@ def _marked_readings(text: str) -> list[str]:
     shown = tagged or text
     if has_box(shown):
         boxed = boxed_answer(shown)
-        found = [] if boxed is None else [boxed]
+        answers = [] if boxed is None else [boxed]
     elif hashed := answer_after_hashes(shown):
-        found = [hashed]
+        answers = [hashed]
     else:
-        found = _announced_readings(shown) or [tagged or _last_line(shown)]
-    return [form.strip() for text in found for form in unmarked_forms(text) if form.strip()]
+        answers = _announced_readings(shown) or [tagged or _last_line(shown)]
+    return [form.strip() for text in answers for form in unmarked_forms(text) if form.strip()]
 
 
 def _announced_readings(text: str) -> list[str]:
@@ -332,8 +332,8 @@ def concluded_formula(text: str) -> str | None:
 
     Return None if there is no such formula or if it is an equation.
     """
-    found = _CONCLUSION.search(text)
-    return next(filter(None, found.groups())).strip() or None if found else None
+    match = _CONCLUSION.search(text)
+    return next(filter(None, match.groups())).strip() or None if match else None
 
 
 def bare_answer(text: str) -> str | None:

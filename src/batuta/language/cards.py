@@ -21,7 +21,7 @@ MOST_SKILLS = 8
 
 
 def worker_card(number: int, worker: Worker, *, descriptions: bool, prices: bool) -> str:
-    """Return a line with name and description, then lines with skills and facts.
+    """Return a line with the model and its description, then lines with skills and facts.
 
     Args:
         number: the worker's number in its pool.
@@ -48,7 +48,10 @@ def worker_card(number: int, worker: Worker, *, descriptions: bool, prices: bool
 
 
 def worker_line(worker: Worker, *, prices: bool) -> str:
-    """Return a one-line card under the worker's id, for a small model."""
+    """Return a one-line card under the worker's id, for a small model.
+
+    Of the prices it has those of a call and of output.
+    """
     about = _one_line(worker.description) or _one_line(worker.model)
     clauses = [about.rstrip(".")]
     measured = [skill for skill in worker.skills if not skill.board]

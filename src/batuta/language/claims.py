@@ -22,7 +22,8 @@ MAX_SOURCE = 50_000
 PASSAGE = 320
 """Maximum number of characters of a passage."""
 HELD_SHARE = 0.5
-"""Minimum share of a claim's words that a source must contain to support the claim."""
+"""Minimum share of a claim's words that a source must contain to support the claim, besides all of
+its numbers."""
 _MIN_WORD_LETTERS = 4
 _NUMBER = re.compile(r"\[(\d{1,3})\](?![(:])")
 _WORD = re.compile(r"\w+(?:[.,]\d+)*")
@@ -38,7 +39,7 @@ class Support(StrEnum):
     UNHELD = "unheld"
     """The source does not."""
     UNREAD = "unread"
-    """The source is cited but was not fetched."""
+    """The source is cited but was neither given nor fetched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +50,9 @@ class CitedSource:
     """The address, or the number in brackets."""
     support: Support
     url: str = ""
+    """The address of the source; empty if it has none or is not known."""
     passage: str = ""
-    """The passage of the source with most of the claim's words."""
+    """The passage of the source with most of the claim's words; empty if the source is unread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,7 @@ class Claim:
 
     @property
     def is_held(self) -> bool:
-        """True if one of the cited sources supports the claim and all of them were fetched."""
+        """True if one of the cited sources supports the claim and none of them is unread."""
         supports = {each.support for each in self.cited}
         return Support.HELD in supports and Support.UNREAD not in supports
 
@@ -70,10 +72,11 @@ class Claim:
 def find_claims(answer: str, sources: Sequence[Source]) -> list[Claim]:
     """Return the sentences of an answer with their citations.
 
-    Headings, and pieces without letters, are left out.
+    Headings, and pieces without letters, are left out; the citations in such a piece count for the
+    claim before it. In a long answer a claim has several sentences.
 
     Args:
-        answer: Markdown.
+        answer: Markdown; at most `MAX_ANSWER` characters are read.
         sources: the texts that were given or fetched.
     """
     known = _SourceIndex(sources)
@@ -106,9 +109,9 @@ class _SourceIndex:
 
     def cite(self, text: str, claim: str) -> tuple[CitedSource, ...]:
         """Return the citations of a sentence, each once."""
-        found = [self._by_address(url, claim) for url in find_addresses(text)]
-        found += [self._by_mark(int(mark[1]), claim) for mark in _NUMBER.finditer(text)]
-        return tuple(dict.fromkeys(found))
+        citations = [self._by_address(url, claim) for url in find_addresses(text)]
+        citations += [self._by_mark(int(mark[1]), claim) for mark in _NUMBER.finditer(text)]
+        return tuple(dict.fromkeys(citations))
 
     def _by_address(self, url: str, claim: str) -> CitedSource:
         texts = self._by_url.get(url)
@@ -118,11 +121,11 @@ class _SourceIndex:
 
     def _by_mark(self, number: int, claim: str) -> CitedSource:
         label = f"[{number}]"
-        found = self._by_number.get(number)
-        if not found:
+        sources = self._by_number.get(number)
+        if not sources:
             return CitedSource(label=label, support=Support.UNREAD)
-        texts = [source.text[:MAX_SOURCE] for source in found]
-        return self._compare(label, found[-1].url, texts, claim)
+        texts = [source.text[:MAX_SOURCE] for source in sources]
+        return self._compare(label, sources[-1].url, texts, claim)
 
     def _compare(self, label: str, url: str, texts: Sequence[str], claim: str) -> CitedSource:
         words = _key_words(claim)
@@ -153,13 +156,13 @@ class _SourceIndex:
         return f"{'…' if start else ''}{piece}{'…' if start + PASSAGE < len(text) else ''}"
 
     def _positions_of(self, text: str) -> dict[str, list[int]]:
-        found = self._positions.get(text)
-        if found is None:
-            found = defaultdict[str, list[int]](list)
+        positions = self._positions.get(text)
+        if positions is None:
+            positions = defaultdict[str, list[int]](list)
             for word in _WORD.finditer(text):
-                found[word[0].casefold()].append(word.start())
-            self._positions[text] = found
-        return found
+                positions[word[0].casefold()].append(word.start())
+            self._positions[text] = positions
+        return positions
 
 
 def _key_words(claim: str) -> set[str]:

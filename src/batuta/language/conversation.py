@@ -35,17 +35,18 @@ from batuta.language.material import (
 )
 
 MAX_CHARACTERS = 32_000
-"""Maximum number of characters of a conversation that a conductor is shown. It does not answer, and
-its context window may be small; workers get the whole conversation."""
+"""Maximum number of characters of a conversation that a conductor is shown, without tags. The
+conductor does not answer, and its context window may be small; workers get the whole conversation.
+"""
 MAX_TURN_CHARACTERS = 2_000
 """Maximum number of characters of a turn in a conversation that is too long; the turn that asks the
 question may have half of `MAX_CHARACTERS`."""
 EXTRACT_CHARACTERS = 160
-"""Characters of an extract of omitted text, including its position label."""
+"""Maximum number of characters of an extract of omitted text, including its position label."""
 MAX_EXTRACTS = 16
 """Maximum number of extracts of one text, or of the omitted turns."""
 _LABEL_CHARACTERS = 24
-"""Characters of an extract's position label."""
+"""Maximum number of characters of an extract's position label."""
 
 
 def question_text(question: Question) -> str:
@@ -271,9 +272,9 @@ def without_prefill(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 def turns_for_step(
     messages: tuple[Message, ...], round_number: int, step: int, chain: Collection[RunId]
 ) -> tuple[Message, ...]:
-    """Return the messages without other steps' tool calls and results, for the runs of `chain`.
+    """Return the messages without the tool calls and results of other steps of the runs in `chain`.
 
-    Calls that were not made by these runs are kept.
+    Calls that these runs did not make are kept.
     """
     if not chain:
         return messages
@@ -320,7 +321,8 @@ def turns_by_round(
 def without_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     """Return the messages with tool calls and results as text, for a request without tools.
 
-    Some providers refuse tool calls in a request without tools.
+    Some providers refuse tool calls in a request without tools. The reasoning in such messages is
+    removed.
     """
     return tuple(map(_without_calls, messages))
 

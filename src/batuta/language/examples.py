@@ -15,7 +15,7 @@ from batuta.language.parser import render_workflow
 
 ALL = "all"
 Read = tuple[int, ...] | str
-"""The earlier steps that a step of an example reads, or `ALL`."""
+"""The earlier steps that a step of an example reads; `ALL`: every earlier step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,9 +178,10 @@ def worked_examples(
 
 
 def cast_roles(pool: Pool) -> dict[str, WorkerId]:
-    """Return the worker of each role: the three best and the cheapest.
+    """Return the worker of each role: the three best, and the one with the cheapest output.
 
-    In a small pool a worker may have several roles.
+    Without prices the weakest counts as the cheapest. In a small pool a worker may have several
+    roles.
     """
     ranked = pool.ranked()
     priced = [(worker.price.output, worker) for worker in reversed(ranked) if worker.price]

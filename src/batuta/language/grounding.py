@@ -1,7 +1,7 @@
 """Writes the prompt for a model that checks an answer against its sources, and parses its verdict.
 
-The answer is split into statements, and the checker replies only with numbers of statements and of
-sources. No text of the checker is used, so even a prompt injection can only mark statements.
+The answer is split into statements, and the checker replies only with numbers and fixed words. No
+text of the checker is used, so a prompt injection can only change which statements are supported.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ These statements of your answer are not supported by what you were given:
 Give the complete answer again without them, or with what your sources say in their place. Say so \
 if they do not answer the question, and do not mention this check."""
 MARK = "[unsupported]"
+"""Follows an unsupported statement of a marked answer."""
 MAX_STATEMENTS = 120
 """Maximum number of statements of an answer; in a long answer a statement has several sentences."""
 _TOOLS = {SEARCH, READER, MCP, FILE_SEARCH}
@@ -125,15 +126,15 @@ def find_sources(
         pool: identifies the workers that are tools.
         answer: the reply, with the tool calls that the server ran for it.
     """
-    found = list(_given_sources(question))
+    sources = list(_given_sources(question))
     for step in steps:
         if not isinstance(step.result, Reply):
             continue
-        found += _found_pages(step.result)
+        sources += _found_pages(step.result)
         if step.worker in pool and not _TOOLS.isdisjoint(pool[step.worker].tags):
-            found += _fetched_pages(step.result.text)
-    found += _found_pages(answer)
-    return [source for source in dict.fromkeys(found) if source.text.strip()]
+            sources += _fetched_pages(step.result.text)
+    sources += _found_pages(answer)
+    return [source for source in dict.fromkeys(sources) if source.text.strip()]
 
 
 def _given_sources(question: Question) -> Iterator[Source]:
@@ -147,8 +148,8 @@ def _given_sources(question: Question) -> Iterator[Source]:
 
 
 def _found_pages(reply: Reply) -> Iterator[Source]:
-    found = [(call, page) for call in reply.server_calls for page in call.citations]
-    for number, (call, page) in enumerate(found, 1):
+    cited = [(call, page) for call in reply.server_calls for page in call.citations]
+    for number, (call, page) in enumerate(cited, 1):
         fields = (page.title, page.place, page.date, page.excerpt or call.output)
         text = "\n".join(filter(None, fields))
         yield Source(text=text, url=page.url, number=number, name="a page that was found")
@@ -169,8 +170,8 @@ def checking_messages(
 ) -> tuple[Message, ...]:
     """Return the prompt of a checker: the sources and the statements, numbered from 1.
 
-    Citation numbers are removed from the statements, since small models repeat them as supporting
-    sources. `find_unsupported` compares them with the verdict.
+    If sources are numbered, citation numbers are removed from the statements, since small models
+    repeat them as supporting sources. `find_unsupported` compares them with the verdict.
 
     Args:
         statements: the statements of the answer.
@@ -185,8 +186,8 @@ def checking_messages(
     for number, statement in enumerate(statements, 1):
         shown = _NUMBERS.sub(r"\1", statement) if numbered else statement
         parts.append(wrap_in_tag(RESPONSE, shown.strip(), number))
-    asked = Message(role=Role.USER, parts=(Text("\n\n".join(parts)), *attached))
-    return (system_message(INSTRUCTION), asked)
+    message = Message(role=Role.USER, parts=(Text("\n\n".join(parts)), *attached))
+    return (system_message(INSTRUCTION), message)
 
 
 def _show_source(number: int, source: Source) -> str:

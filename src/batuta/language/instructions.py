@@ -73,24 +73,25 @@ _OBJECT_PHRASES = re.compile(
 def classify_instruction(instruction: str) -> InstructionKind:
     """Return the kind of work that the instruction asks for first.
 
-    An empty instruction asks to solve. A second opinion counts wherever it is mentioned, unless the
-    instruction also asks to compare or verify; "verify and repair" is a repair.
+    It is `UNKNOWN` if no word names a kind. An empty instruction asks to solve. A second opinion
+    counts wherever it is mentioned, unless the instruction also asks to compare or verify; "verify
+    and repair" is a repair.
     """
     if not instruction.strip():
         return InstructionKind.SOLVE
     clauses = _OBJECT_PHRASES.sub(" ", _NEGATED_CLAUSES.sub(" ", instruction))
-    found = {
+    positions = {
         kind: match.start()
         for kind, pattern in _INSTRUCTION_PATTERNS.items()
         if (match := pattern.search(clauses))
     }
-    if not found:
+    if not positions:
         return InstructionKind.UNKNOWN
-    if InstructionKind.SECOND in found and found.keys().isdisjoint(
+    if InstructionKind.SECOND in positions and positions.keys().isdisjoint(
         {InstructionKind.COMPARE, InstructionKind.VERIFY}
     ):
         return InstructionKind.SECOND
-    first = min(found, key=lambda kind: found[kind])
-    if first is InstructionKind.VERIFY and InstructionKind.REPAIR in found:
+    first = min(positions, key=lambda kind: positions[kind])
+    if first is InstructionKind.VERIFY and InstructionKind.REPAIR in positions:
         return InstructionKind.REPAIR
     return first

@@ -25,7 +25,10 @@ def is_plain_text(question: Question) -> bool:
 
 
 def find_expected_answer(comment: str | None) -> str | None:
-    """Return the answer of a comment's line `Expected: ANSWER`; None if it cannot be compared."""
+    """Return the answer of a comment's first line `Expected: ANSWER`.
+
+    Return None if there is no such line, or if its answer is too long to be compared.
+    """
     match = _EXPECTED.search(comment or "")
     return _short_answer(match[1].rstrip() if match else "")
 

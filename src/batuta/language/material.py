@@ -166,7 +166,7 @@ def wrap_in_tag(tag: str, text: str, step: int | None = None) -> str:
     """Return the text between tags, with our tags in it escaped.
 
     Args:
-        tag: a tag of this module.
+        tag: a tag of this module, or one that the caller has escaped in the text.
         text: untrusted text.
         step: the index of the step that wrote it, if a step did.
     """

@@ -1,6 +1,6 @@
 """Parses a draft into a Workflow: lenient in syntax, strict in validity (Conductor paper, 3.1).
 
-Also renders a workflow as the three lists of the paper, so that `parse(render(w)) == w`.
+Also renders a workflow as the three lists of the paper, which `parse_workflow` reads back.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LABEL = re.compile(
 _THINK = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.IGNORECASE | re.DOTALL)
 _THINK_END = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 _MAX_TRIES = 16
-"""Number of unreadable lists after which parsing stops, so that time stays linear."""
+"""Number of unreadable lists after which no more are parsed, so that time stays linear."""
 _MAX_SHOWN_CHARACTERS = 40
 """Maximum number of characters of an invalid value that an error message quotes."""
 _EMPTY_ACCESS_WORDS = {"", "none", "null", "[]", "nothing"}
@@ -107,7 +107,7 @@ def is_complete_draft(text: str) -> bool:
         return _is_json(spoken)
     scan = _scan_labels(spoken)
     opened = any(isinstance(error, UnclosedListError) for error in scan.errors.values())
-    return len(scan.found) == len(_FIELDS) and not opened
+    return len(scan.lists) == len(_FIELDS) and not opened
 
 
 def _is_json(text: str) -> bool:
@@ -121,7 +121,7 @@ def _is_json(text: str) -> bool:
 class _LabelScan(NamedTuple):
     """The lists that follow the labels of a text, and the errors in them."""
 
-    found: dict[str, list[LiteralValue]]
+    lists: dict[str, list[LiteralValue]]
     """The first list directly after each label."""
     loose: dict[str, int]
     """The end of each field's first label without a list directly after it."""
@@ -134,19 +134,19 @@ def _scan_labels(spoken: str) -> _LabelScan:
     """Parse the lists directly after the labels, and collect the errors of unreadable lists."""
     scan = _LabelScan({}, {}, {})
     position = 0
-    while len(scan.found) < len(_FIELDS) and len(scan.errors) < _MAX_TRIES:
+    while len(scan.lists) < len(_FIELDS) and len(scan.errors) < _MAX_TRIES:
         label = _LABEL.search(spoken, position)
         if label is None:
             break
         field = next(name for name in _FIELDS if label[name])
         position = label.end()
-        if field in scan.found:
+        if field in scan.lists:
             continue
         if not label["list"]:
             scan.loose.setdefault(field, position)
         else:
             try:
-                scan.found[field], position = read_list(spoken, label.end() - 1)
+                scan.lists[field], position = read_list(spoken, label.end() - 1)
             except WorkflowError as error:
                 known = field if field not in scan.errors else f"{field} {position}"
                 scan.errors.setdefault(known, error)
@@ -161,9 +161,9 @@ def _read_labelled_lists(spoken: str) -> WorkflowLists:
     """
     scan = _scan_labels(spoken)
     for field in _FIELDS:
-        if field not in scan.found:
-            scan.found[field] = _read_distant_list(spoken, field, scan.loose, scan.errors)
-    return WorkflowLists(*(scan.found[field] for field in _FIELDS))
+        if field not in scan.lists:
+            scan.lists[field] = _read_distant_list(spoken, field, scan.loose, scan.errors)
+    return WorkflowLists(*(scan.lists[field] for field in _FIELDS))
 
 
 def _read_distant_list(
@@ -209,19 +209,26 @@ def _check_lengths(lists: WorkflowLists, max_steps: int) -> None:
 
 
 def _parse_number(value: LiteralValue) -> int | None:
-    """Return the value as a number; numeric strings are accepted."""
+    """Return the value as a number; None if it is neither a number nor a string of digits."""
     if isinstance(value, str) and re.fullmatch(r"\s*[+-]?[0-9]{1,9}\s*", value):
         return int(value)
     return value if isinstance(value, int) else None
 
 
 def _resolve_worker(value: LiteralValue, index: int, pool: Pool) -> WorkerId:
-    """Return the worker with that number or that id, since many models write ids."""
+    """Return the worker with that number or that id, since many models write ids.
+
+    Raises:
+        WorkflowError: the pool has no such worker.
+    """
     number = _parse_number(value)
     if number is None:
         if isinstance(value, str) and value.strip() in pool:
             return WorkerId(value.strip())
-        raise WorkflowError(f"model_id of step {index} is not a number but {_shorten_value(value)}")
+        raise WorkflowError(
+            f"model_id of step {index} is neither a number nor a worker's id but "
+            f"{_shorten_value(value)}"
+        )
     if not 0 <= number < len(pool):
         raise WorkflowError(
             f"model_id of step {index} is {number} where the pool has 0 to {len(pool) - 1}"
@@ -230,7 +237,11 @@ def _resolve_worker(value: LiteralValue, index: int, pool: Pool) -> WorkerId:
 
 
 def _parse_access(value: LiteralValue, index: int) -> tuple[tuple[int, ...], bool]:
-    """Return the earlier steps that may be read, and whether the entry contains "all"."""
+    """Return the earlier steps that may be read, and whether the entry contains "all".
+
+    Raises:
+        WorkflowError: the entry names something else than earlier steps.
+    """
     entries: list[LiteralValue] = value if isinstance(value, list) else [value]
     numbers: set[int] = set()
     for entry in entries:
@@ -241,7 +252,9 @@ def _parse_access(value: LiteralValue, index: int) -> tuple[tuple[int, ...], boo
         if word in _EMPTY_ACCESS_WORDS:
             continue
         if number is None:
-            raise WorkflowError(f"access of step {index} has {_shorten_value(entry)}")
+            raise WorkflowError(
+                f"access of step {index} has {_shorten_value(entry)}, which is no step's number"
+            )
         if not 0 <= number < index:
             raise WorkflowError(
                 f"access of step {index} names step {number}, which is not before it"

@@ -148,7 +148,8 @@ class PlanRules:
         """Return the workflow, changed so that it keeps all rules; None if it cannot be repaired.
 
         Forbidden workers, and workers that would check their own provider, are replaced by the best
-        other worker; a missing check is added. A violation of `max_parallel` is not repaired.
+        worker that keeps the rule; a missing check is added. A violation of `max_parallel` is not
+        repaired.
 
         Args:
             workflow: the workflow, which breaks a rule.

@@ -14,9 +14,9 @@ _FENCES = ("```", "~~~")
 def provide_programs(workflow: Workflow, pool: Pool, question: str) -> Workflow:
     """Return the workflow in which each step that runs a program has access to one.
 
-    The program is in a code block of the step's subtask or of the question, or in the reply of a
-    model's step that is read. A step that reads no model's step gets access to all earlier steps of
-    models.
+    The program is in a code block of the step's subtask or of the question, in the previous round,
+    or in a reply that the step reads. A step that would read no reply but a program's gets access
+    to all earlier steps that run no program.
 
     Args:
         workflow: the draft.
@@ -24,7 +24,7 @@ def provide_programs(workflow: Workflow, pool: Pool, question: str) -> Workflow:
         question: the question's text.
 
     Raises:
-        WorkflowError: no model's step comes before one that runs a program.
+        WorkflowError: a step runs a program, but there is none and no earlier step writes one.
     """
     runs = [PROGRAM in pool[step.worker].tags for step in workflow.steps]
     if not any(runs) or _has_code(question):

@@ -94,13 +94,13 @@ class PromptOptions:
     """Whether each worker's card is shown; if not, workers are anonymous numbers, as in the paper.
     """
     prices: bool = False
-    """Whether prices are shown, in dollars per million tokens."""
+    """Whether known prices are shown, in dollars per call or per million tokens."""
     examples: bool = True
     """Whether worked examples are shown; False for a model that was trained without them."""
     compact: bool = False
-    """Whether the prompt has only the question, the workers' names and the step limit (with
-    `descriptions` or `prices` also one line per worker), for a small model that was trained on this
-    form. Such a prompt has a twentieth of the full prompt's tokens."""
+    """Whether the prompt has only the question, the workers' names and what differs from the
+    defaults (with `descriptions` or `prices` also a line per worker), for a small model that was
+    trained on this form. Such a prompt has about a twentieth of the full prompt's tokens."""
     brief: bool = False
     """Whether the sections have fewer words, for a small model that was not trained to conduct."""
 
@@ -224,8 +224,9 @@ def conductor_request(
 ) -> Request:
     """Return the conductor's whole prompt: one user message and, for lists, a prefilled reply.
 
-    Unless the prompt is compact, the sections that are the same for every question over these
-    workers come first, as a separate part that is marked for the providers' prompt caches.
+    The sections that are the same for every question over these workers come first, as a separate
+    part that is marked for the providers' prompt caches. A compact prompt has neither such a part
+    nor a prefilled reply, and ignores `form`.
 
     Args:
         context: the question, the workers and the limits.
@@ -241,8 +242,8 @@ def conductor_request(
             names=names,
         )
     fixed = "\n\n".join(_fixed_sections(context, rendering, form))
-    asked = "\n\n".join(_asked_sections(context, rendering, form))
-    content = (Text(f"{fixed}\n\n", cache=FIXED_MARK), Text(asked))
+    varying = "\n\n".join(_question_sections(context, rendering, form))
+    content = (Text(f"{fixed}\n\n", cache=FIXED_MARK), Text(varying))
     return Request(
         messages=(Message(role=Role.USER, parts=content),),
         sampling=sampling,
@@ -327,7 +328,7 @@ def _draft_writer(pool: Pool, rendering: PromptOptions, form: ResponseFormat | N
     return partial(render_steps, names=calls_by_name(pool, rendering))
 
 
-def _asked_sections(
+def _question_sections(
     context: PlanningContext, rendering: PromptOptions, form: ResponseFormat | None
 ) -> list[str]:
     """Return the sections that depend on the question, its format, tools and earlier rounds."""
@@ -475,8 +476,8 @@ def worker_messages(
 
     The earlier messages of the conversation come first; then one user message with the question,
     the replies that the step reads and its subtask; then the later messages. A step that has no
-    subtask and reads nothing gets the conversation itself. A step that `continues` gets the
-    conversation, followed by its own subtasks and replies of the earlier rounds.
+    subtask and reads nothing gets the conversation itself. After the first round, a step that
+    `continues` gets the conversation, followed by its own subtasks and replies of these rounds.
 
     Args:
         question: the conversation.
@@ -542,7 +543,7 @@ def _continued_turns(turns: list[list[Message]], rounds: tuple[Round, ...]) -> I
 
 
 def _step_section(workflow: Workflow, index: int, round_: Round) -> str:
-    """Return an earlier step's subtask and reply; an empty string if the step failed."""
+    """Return an earlier step's subtask and reply; an empty string if it has no reply."""
     ended = round_.step(index)
     if ended is None or not isinstance(ended.result, Reply):
         return ""

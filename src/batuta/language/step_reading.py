@@ -1,7 +1,7 @@
 """Parses the prompt of a step, for workers that are not language models. Pure.
 
-The functions invert `worker_messages`. Text of other agents is between tags that it cannot close,
-so such text is never taken for the subtask.
+`read_step` inverts `worker_messages`. Text of other agents is between tags that it cannot close, so
+it is not taken for the subtask.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _PAIRS = {")": "(", "]": "["}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWords:
-    """The subtask of a step and the replies that it may read."""
+    """The subtask of a step and the replies in its prompt."""
 
     subtask: str
-    """The subtask; the question if the step has no subtask and reads nothing."""
+    """The subtask; without one, the question if the step reads nothing, else empty."""
     responses: tuple[str, ...] = ()
     """The replies that the step may read, in the order of its prompt."""
 
 
 def read_step(messages: tuple[Message, ...]) -> StepWords:
     """Return the subtask and the replies of a step's prompt."""
-    spoken = [message.text for message in messages if message.role is Role.USER]
-    prompt = spoken[-1] if spoken else ""
+    texts = [message.text for message in messages if message.role is Role.USER]
+    prompt = texts[-1] if texts else ""
     if not prompt.startswith(WORKER_PREAMBLE):
         return StepWords(subtask=prompt.strip())
     at, responses = len(WORKER_PREAMBLE), list[str]()
@@ -45,7 +45,7 @@ def read_step(messages: tuple[Message, ...]) -> StepWords:
             break
         at = end + len(closing)
         block = prompt[opened.start() : at]
-        responses += [found[1] for found in _RESPONSES.finditer(block)]
+        responses += [response[1] for response in _RESPONSES.finditer(block)]
     rest = prompt[_skip_space(prompt, at) :].removesuffix(LAST_STEP).strip()
     subtask = rest.removeprefix(ASSIGNED) if rest.startswith(ASSIGNED) else ""
     return StepWords(subtask=subtask.strip(), responses=tuple(responses))
@@ -59,8 +59,8 @@ def _skip_space(text: str, at: int) -> int:
 
 def find_addresses(text: str) -> tuple[str, ...]:
     """Return the web addresses in a text, each once; addresses within fetched text are ignored."""
-    found = (_trim_address(each[0]) for each in _ADDRESS.finditer(without_fetched(text)))
-    return tuple(dict.fromkeys(found))
+    addresses = (_trim_address(each[0]) for each in _ADDRESS.finditer(without_fetched(text)))
+    return tuple(dict.fromkeys(addresses))
 
 
 def _trim_address(address: str) -> str:

@@ -136,12 +136,12 @@ def choose_known(names: Iterable[str]) -> list[KnownModel]:
 
 
 def pulled_file(model: KnownModel, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the model's file in the cache or in a package; None if there is none of its size."""
+    """Return the model's file in the cache or in its package; None if there is none of its size."""
     paths = [models_cache(environ) / model.file]
-    found = find_spec(model.module) if model.module else None
-    if found is not None and found.origin is not None:
-        paths.append(Path(found.origin).parent / model.file)
-    return next((path for path in paths if _is_whole(path, model)), None)
+    package = find_spec(model.module) if model.module else None
+    if package is not None and package.origin is not None:
+        paths.append(Path(package.origin).parent / model.file)
+    return next((path for path in paths if _has_full_size(path, model)), None)
 
 
 def cached_models(environ: Mapping[str, str] = os.environ) -> list[KnownModel]:
@@ -149,10 +149,10 @@ def cached_models(environ: Mapping[str, str] = os.environ) -> list[KnownModel]:
     if not any(environ.get(name) for name in _HOMES):
         return []
     folder = models_cache(environ)
-    return [model for model in MODELS.values() if _is_whole(folder / model.file, model)]
+    return [model for model in MODELS.values() if _has_full_size(folder / model.file, model)]
 
 
-def _is_whole(path: Path, model: KnownModel) -> bool:
+def _has_full_size(path: Path, model: KnownModel) -> bool:
     """Return True if the file has the model's size; the SHA-256 is checked at the download only."""
     try:
         return path.stat().st_size == model.size

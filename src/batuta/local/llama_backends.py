@@ -1,7 +1,7 @@
 """Starts a llama.cpp server for each model, on free loopback ports.
 
-With the library xllamacpp all models run in this process; without it, each model runs in a process
-of the program `llama-server`.
+With the library xllamacpp all models run in this process; without it, or if a `program` is set,
+each model runs in a process of `llama-server`.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ async def start_backend(
         The URL of the server, without a path.
 
     Raises:
-        ConfigError: llama.cpp is not installed, or cannot load the file.
+        ConfigError: llama.cpp is not installed, or cannot load the file in time.
     """
     check_llama(options.program)
     by_library = not options.program and find_spec(LIBRARY) is not None

@@ -1,4 +1,7 @@
-"""One address for several models: a request is passed on to the llama.cpp of the model it names."""
+"""One address for several models: a request goes to the llama.cpp of the model that it names.
+
+A request that names none goes to the first model.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ MAX_BODY = 32 << 20
 _LAST_SECONDS = 1.0
 """Seconds for which a server that shuts down waits for running responses."""
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "content-encoding"}
-"""Hop-by-hop headers, which are not passed on."""
+"""Headers on the connection and on how the body is sent, which are not passed on."""
 
 
 @asynccontextmanager
@@ -41,7 +44,8 @@ async def serve_models(
         The URL of the server, without a path.
 
     Raises:
-        ConfigError: the port is taken, llama.cpp is not installed, or it cannot load a file.
+        ConfigError: the port cannot be opened; or, with `at_once`, llama.cpp is not installed or
+            cannot load a file.
     """
     # llama.cpp is stopped last, since it waits for responses that are still being read.
     async with AsyncExitStack() as backends, AsyncExitStack() as stack:
@@ -164,7 +168,7 @@ class _ModelRouter:
             except aiohttp.ClientError:
                 if is_last:
                     break
-        return _error_response(502, f"the llama.cpp of {name} has exited: serve it again")
+        return _error_response(502, f"the llama.cpp of {name} does not answer: serve it again")
 
 
 async def _pass_answer(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:

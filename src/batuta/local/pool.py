@@ -57,8 +57,10 @@ def pulled_specs(
     here = [model for model in known if pulled_file(model, environ) is not None]
     missing = [model.name for model in known if model not in here]
     if missing and (names or not here):
-        wanted = " ".join(missing)
-        raise ConfigError(f"these local models were not pulled yet: run batuta local pull {wanted}")
+        names_to_pull = " ".join(missing)
+        raise ConfigError(
+            f"these local models were not pulled yet: run batuta local pull {names_to_pull}"
+        )
     return tuple(local_spec(model.name) for model in here)
 
 

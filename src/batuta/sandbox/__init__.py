@@ -1,4 +1,4 @@
-"""Runs untrusted programs, isolated from the machine, and reports how each test ended."""
+"""Runs untrusted programs, isolated except in the tier `none`, and reports how each test ended."""
 
 from batuta.sandbox.backends import SandboxBackend
 from batuta.sandbox.program import (

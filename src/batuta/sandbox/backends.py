@@ -103,6 +103,7 @@ class SupervisorLaunch:
 
     command: tuple[str, ...]
     environment: dict[str, str]
+    """All environment variables of the command."""
     first_order: dict[str, Any]
     """The settings that are sent to the supervisor before any test."""
     descriptors: tuple[int, ...] = ()
@@ -119,7 +120,8 @@ def build_launch(
 ) -> SupervisorLaunch:
     """Return how to start a supervisor of that tier.
 
-    `uid` is the user that a supervisor started by root changes to; None if root does not start it.
+    `uid` is the user that a supervisor started by root changes to, except in the tier `none`; it is
+    None if root does not start the supervisor.
 
     Raises:
         SandboxError: the machine lacks something that the tier needs.
@@ -249,7 +251,7 @@ def _landlock_launch(
 
 
 def _check_reachable(folder: str) -> None:
-    """Raise `SandboxError` if only root can enter one of the folder's parents."""
+    """Raise `SandboxError` if other users cannot enter one of the folder's parents."""
     for parent in Path(folder).parents:
         if not parent.stat().st_mode & 0o001:
             raise SandboxError(

@@ -33,6 +33,7 @@ from batuta.sandbox.program import (
 )
 
 MAX_STDERR = 4000
+"""Maximum number of characters of standard error that are kept, from the end."""
 PRELOADABLE_MODULES = (
     "numpy", "pandas", "matplotlib.pyplot", "sortedcontainers", "typing", "collections", "heapq",
     "bisect", "itertools", "functools", "re", "math", "random", "string", "datetime",
@@ -123,7 +124,7 @@ def _end_reason(
 
 
 REPLY_TIMEOUT = 60.0
-"""Seconds that a supervisor on a busy machine may take in addition to the time of its order."""
+"""Seconds that a supervisor on a busy machine may take in addition to its test's time limit."""
 
 
 @final
@@ -170,7 +171,7 @@ class SandboxProcess:
             return None
 
     async def last_error_line(self) -> str:
-        """Return the last line that the supervisor or its command wrote to stderr.
+        """Return the last line that the supervisor or its command wrote to stderr within a second.
 
         Without such a line, return a sentence that says so.
         """

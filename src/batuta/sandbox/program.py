@@ -1,4 +1,4 @@
-"""A sandbox's input and output; expected outputs stay outside."""
+"""The input and output of a sandbox: programs, tests, limits and results."""
 
 from __future__ import annotations
 
@@ -47,7 +47,11 @@ class ScriptTest:
 
 @dataclass(frozen=True, slots=True)
 class CallTest:
-    """Calls a function of the program; its return value is the result, as JSON."""
+    """Calls a function of the program; its return value is the result, as JSON.
+
+    Raises:
+        ValueError: the entry point is malformed, or an argument is not JSON.
+    """
 
     entry: str
     """A function, or a method of a class constructed without arguments: `Solution().solve`."""
@@ -90,7 +94,11 @@ ProgramTest: TypeAlias = ScriptTest | CallTest | AssertionTest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxLimits:
-    """The limits of one test; all are greater than 0."""
+    """The limits of one test.
+
+    Raises:
+        ValueError: a limit is not greater than 0.
+    """
 
     seconds: float = 10.0
     """Wall time."""
@@ -120,12 +128,15 @@ class EndReason(StrEnum):
     KILLED = "killed"
     """A signal ended the process; `status` is its number, negative."""
     TIME = "time"
-    """The test exceeded its limit of time; each of the next four names another limit."""
+    """The test exceeded its time limit."""
     MEMORY = "memory"
     """The test exceeded its memory limit, or the program raised MemoryError."""
     OUTPUT = "output"
+    """The test exceeded its limit of output."""
     PROCESSES = "processes"
+    """The test exceeded its limit of processes and threads."""
     FILES = "files"
+    """The test exceeded its limit of bytes in files."""
     LOST = "lost"
     """The sandbox itself failed; how the program ended is unknown."""
 
@@ -141,6 +152,6 @@ class ProgramResult:
     value: JSON = None
     """The value that a `CallTest` returned, if it returned."""
     status: int | None = None
-    """Exit status, or a signal's number, negative; None if unknown or if a limit was exceeded."""
+    """Exit status, or a signal's number, negative; None if unknown or if a limit ended the test."""
     seconds: float = 0.0
     """Wall time."""

@@ -34,7 +34,7 @@ from batuta.sandbox.sandbox import Sandbox
 from batuta.usage import ZERO_COST
 
 RUN_LIMITS = SandboxLimits(seconds=20.0, memory=512 * MEGABYTE, output=MEGABYTE)
-"""The limits of one program."""
+"""The default limits of one program."""
 MAX_PRINTED = 16_000
 """Maximum number of characters of a program's output; the middle of longer output is left out."""
 NO_PROGRAM = (
@@ -108,7 +108,7 @@ class PythonWorker:
             given = await read_given(self._files)
             run = await run_in_notebook(source, self.limits, given=given, shows_value=False)
         except SandboxError as error:
-            raise ProviderUnreachableError(f"no sandbox works here: {error}") from None
+            raise ProviderUnreachableError(f"the program could not be run: {error}") from None
         except StoreError as error:
             fault = ProgramResult(end=EndReason.EXITED, stderr=f"It was not run: {error}.")
             return fault, (), ""
@@ -143,9 +143,9 @@ def last_program(request: Request) -> str | None:
     """
     texts = [message.text for message in request.messages if message.role is Role.USER]
     blocks = _code_blocks(texts[-1] if texts else "")
-    found = [text for language, text in blocks if language in _PYTHON]
-    found = found or [text for language, text in blocks if not language]
-    return textwrap.dedent(found[-1]) if found else None
+    programs = [text for language, text in blocks if language in _PYTHON]
+    programs = programs or [text for language, text in blocks if not language]
+    return textwrap.dedent(programs[-1]) if programs else None
 
 
 def _code_blocks(text: str) -> list[tuple[str, str]]:
@@ -170,7 +170,7 @@ async def _run_program(source: str, limits: SandboxLimits) -> ProgramResult:
         async with Sandbox.open(slots=1) as sandbox:
             (outcome,) = await sandbox.run(Program(source), (ScriptTest(""),), limits)
     except SandboxError as error:
-        raise ProviderUnreachableError(f"no sandbox works here: {error}") from None
+        raise ProviderUnreachableError(f"the program could not be run: {error}") from None
     return outcome
 
 
@@ -180,18 +180,18 @@ def has_output(outcome: ProgramResult) -> bool:
 
 
 def outcome_text(outcome: ProgramResult, limits: SandboxLimits) -> str:
-    """Return the program's output if it ended normally, else its error and the output so far."""
+    """Return the program's output if it ended normally, else why not, and the output so far."""
     printed = _shorten_text(outcome.stdout.rstrip())
     if outcome.end is EndReason.RETURNED:
         return printed or "The program ended without printing anything."
-    fault = limit_text(outcome.end, limits)
+    fault = interruption_text(outcome.end, limits)
     fault = fault or outcome.stderr.strip() or f"It ended with status {outcome.status}."
     before = f"\n\nIt had printed:\n{printed}" if printed else ""
     return f"The program failed.\n{fault}{before}"
 
 
-def limit_text(end: EndReason, limits: SandboxLimits) -> str:
-    """Return a sentence with the limit that stopped the program; empty if none did."""
+def interruption_text(end: EndReason, limits: SandboxLimits) -> str:
+    """Return why the program did not end by itself: a limit, or the sandbox; empty if it did."""
     memory, output = limits.memory // MEGABYTE, limits.output // MEGABYTE
     stopped = {
         EndReason.TIME: f"it ran for more than {limits.seconds:g} seconds",
@@ -200,6 +200,8 @@ def limit_text(end: EndReason, limits: SandboxLimits) -> str:
         EndReason.PROCESSES: f"it started more than {limits.processes} processes",
         EndReason.FILES: f"it wrote more than {limits.files // MEGABYTE} MB of files",
     }
+    if end is EndReason.LOST:
+        return "The sandbox failed, so it is not known how the program ended."
     return f"It was stopped: {stopped[end]}." if end in stopped else ""
 
 

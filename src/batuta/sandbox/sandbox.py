@@ -1,4 +1,4 @@
-"""Runs untrusted programs, isolated from the machine and from each other."""
+"""Runs untrusted programs, isolated except in the tier `none`."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ class Sandbox:
         Raises:
             SandboxError: the interpreter does not run or is too old, or the requested tier does
                 not work here; the message has the causes and a remedy.
-            ValueError: `slots` is below 1.
+            ValueError: `slots` is below 1, or there is no such tier.
         """
         if slots < 1:
             raise ValueError("slots must be at least 1")

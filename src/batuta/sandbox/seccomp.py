@@ -95,7 +95,7 @@ NEW_NAMESPACES = 0x7E020000
 """All CLONE_NEW* flags of clone."""
 SHARED_ANONYMOUS = 0x21
 TERMINAL_REQUESTS = 0x5400
-"""The ioctl requests for terminals, some of which Python makes on any file."""
+"""The second byte of the ioctl requests for terminals, some of which Python makes on any file."""
 STREAM_SOCKET = 1
 
 LOAD, AND, EQUAL, GREATER, RETURN = 0x20, 0x54, 0x15, 0x25, 0x06

@@ -12,16 +12,20 @@ from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import unquote
 
-MAX_BYTES = 128_000
+MAX_CHARACTERS = 128_000
 """Maximum number of characters in names and strings."""
 MAX_VALUES = 12_000
+"""Maximum number of JSON values."""
 MAX_DEPTH = 64
 """Maximum nesting of values."""
 MAX_REFERENCES = 1_000
+"""Maximum number of references."""
 MAX_BRANCHES = 2_000
 """Maximum number of entries of all `anyOf`, `oneOf` and `allOf`."""
 MAX_PROPERTIES = 5_000
+"""Maximum number of entries of all `properties`."""
 MAX_PATTERNS = 100
+"""Maximum number of regular expressions."""
 MAX_PATTERN = 1_000
 """Maximum number of characters in a regular expression."""
 MAX_EXPANDED = 100_000
@@ -86,19 +90,19 @@ def measure_schema(schema: Mapping[str, Any]) -> SchemaSize:
 
 
 def measure_json(value: object, *, values: int, depth: int) -> int:
-    """Return the number of values in a JSON value.
+    """Return the number of values in a schema as its client sent it.
 
     Raises:
         ValueError: there are more than `values`, or the nesting is deeper than `depth`.
     """
     count = level = 0
-    found: list[Any] = [value]
-    while found:
-        _check_bound(count + len(found), values, "values")
-        count += len(found)
+    on_level: list[Any] = [value]
+    while on_level:
+        _check_bound(count + len(on_level), values, "values")
+        count += len(on_level)
         level += 1
         inside: list[Any] = []
-        for one in found:
+        for one in on_level:
             if isinstance(one, dict):
                 inside += cast("dict[str, Any]", one).values()
             elif isinstance(one, list):
@@ -106,7 +110,7 @@ def measure_json(value: object, *, values: int, depth: int) -> int:
             else:
                 continue
             _check_bound(level, depth, "levels")
-        found = inside
+        on_level = inside
     return count
 
 
@@ -144,7 +148,7 @@ class _Totals:
         Raises:
             ValueError: a total is too large.
         """
-        _check_bound(self.characters, MAX_BYTES, "characters")
+        _check_bound(self.characters, MAX_CHARACTERS, "characters")
         _check_bound(self.references, MAX_REFERENCES, "references")
         _check_bound(self.branches, MAX_BRANCHES, "branches")
         _check_bound(self.properties, MAX_PROPERTIES, "properties")
@@ -259,8 +263,8 @@ class _Expansion:
             name = part.replace("~1", "/").replace("~0", "~")
             if isinstance(value, list):
                 entries = cast("list[Any]", value)
-                found = name.isascii() and name.isdigit() and int(name[:9]) < len(entries)
-                value = entries[int(name[:9])] if found else None
+                exists = name.isascii() and name.isdigit() and int(name[:9]) < len(entries)
+                value = entries[int(name[:9])] if exists else None
             else:
                 value = cast("dict[str, Any]", value).get(name) if _is_map(value) else None
         return cast("Mapping[str, Any]", value) if _is_map(value) else None

@@ -35,7 +35,8 @@ class SchemaTimeoutError(BatutaError):
 
 
 _SLOW_SCHEMAS: OrderedDict[bytes, None] = OrderedDict()
-"""Digests of the latest schemas that timed out, oldest first; these are not tried again."""
+"""Digests of the latest schemas whose check timed out or died, oldest first; they are not tried
+again."""
 _EMPTY_SIZE = SchemaSize(values=0, expanded=1, chain=1, is_linear=True)
 _MAX_RECENT = 64
 _RECENT: dict[int, tuple[Mapping[str, Any], JsonValidator]] = {}
@@ -138,10 +139,10 @@ class JsonValidator:
 
     @contextmanager
     def _refusing_slow(self) -> Generator[None]:
-        """Refuse a schema that timed out before; remember a schema that times out in the block.
+        """Refuse a schema whose check timed out or died before; remember it if the block's does.
 
         Raises:
-            SchemaTimeoutError: the schema timed out, or the block could not check it.
+            SchemaTimeoutError: the schema is refused, or the block could not check it.
         """
         if self._digest is None:
             self._digest = hashlib.sha256(json.dumps(self._schema).encode()).digest()
@@ -173,9 +174,9 @@ def validator_for(schema: Mapping[str, Any] | None, *, is_object: bool = False) 
     """
     if not schema:
         return _ANY_OBJECT if is_object else _ANY_JSON
-    found = _RECENT.get(id(schema))
-    if found is not None and found[0] is schema:
-        return found[1]
+    recent = _RECENT.get(id(schema))
+    if recent is not None and recent[0] is schema:
+        return recent[1]
     validator = JsonValidator(schema)
     _RECENT[id(schema)] = (schema, validator)
     if len(_RECENT) > _MAX_RECENT:

@@ -44,23 +44,23 @@ class AskOptions(TypedDict, total=False):
     max_cost: float
     """Maximum cost of the run, in dollars."""
     max_tokens: int
-    """Maximum number of tokens of all calls together."""
+    """Number of tokens of all calls together after which no further call is made."""
     max_steps: int
-    """Maximum number of steps of a workflow."""
+    """Maximum number of steps of a workflow, from 1 to 5."""
     max_rounds: int
-    """Maximum number of workflows that are planned and run."""
+    """Maximum number of workflows that are planned and run, from 1 to 3."""
     max_seconds: float
-    """Maximum duration of the run."""
+    """Maximum duration of the run, in seconds."""
     workflow: Workflow
     """The workflow to run; no conductor is asked."""
     tags: Sequence[str]
-    """Words by which the plan rules of the settings select questions."""
+    """Words by which the rules of the settings select questions."""
     seed: int
     """Makes sampling repeatable if the workers support seeds."""
     dry_run: bool
     """Whether to plan and estimate only (`run.expected`), without calling a worker."""
     on_event: EventHandler
-    """Called with every event as it happens."""
+    """Awaited with every event as it happens."""
 
 
 _NUMBER = (int, float, Decimal)
@@ -118,7 +118,7 @@ def complete_question(question: Question, options: AskOptions) -> Question:
     )
 
 
-def merge_limits(usual: Limits, options: AskOptions) -> Limits:
+def merge_limits(defaults: Limits, options: AskOptions) -> Limits:
     """Return the session's limits, overridden by those of the options.
 
     Raises:
@@ -135,7 +135,7 @@ def merge_limits(usual: Limits, options: AskOptions) -> Limits:
     _check_limit("max_rounds", given.get("rounds"), MAX_ROUNDS)
     if "workflow" not in options:  # a workflow that the caller wrote may be longer
         _check_limit("max_steps", given.get("steps"), MAX_STEPS)
-    return replace(usual, **given)
+    return replace(defaults, **given)
 
 
 def _check_limit(name: str, value: int | None, most: int) -> None:

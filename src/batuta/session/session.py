@@ -46,7 +46,7 @@ from batuta.session.stream import RunStream
 from batuta.usage import ZERO_COST
 
 MAX_TOOL_TURNS = 16
-"""Maximum number of a question's runs that are continued with the results of tool calls."""
+"""Maximum number of times that a question's run is continued with the results of tool calls."""
 CONCURRENCY = 8
 """Default number of a batch's questions that are answered at the same time."""
 
@@ -137,7 +137,7 @@ class Session:
 
     @property
     def simulated(self) -> bool:
-        """Return True if the workers are simulated (`rehearsal`) and not language models."""
+        """True if the workers are simulated (`rehearsal`) and not language models."""
         return self._opened.simulated
 
     async def ask(self, question: QuestionLike, **options: Unpack[AskOptions]) -> Run:
@@ -150,24 +150,26 @@ class Session:
 
         Returns:
             The run: its answer, cost, workflow and every call. A run that fails is returned too:
-            check `run.outcome` and `run.error`.
+            check `run.outcome` and `run.error`. With `run_tool`, several runs may continue each
+            other; the last is returned, which is still `waiting` after `MAX_TOOL_TURNS` of them.
 
         Raises:
             OSError: an image file cannot be read.
             RuntimeError: the session is not open, or it is closed.
+            StoreError: runs are stored, and the store cannot be opened or written.
             TypeError: the question, or the value of an option, has the wrong type, or an option
                 does not exist.
             ValueError: the question or an option is invalid.
         """
         options = check_options(options)
-        asked = complete_question(parse_question(question, options.get("images", ())), options)
-        run = await self._conduct(asked, options, None)
+        parsed = complete_question(parse_question(question, options.get("images", ())), options)
+        run = await self._conduct(parsed, options, None)
         run_tool = options.get("run_tool")
         for _ in range(MAX_TOOL_TURNS):
             if run_tool is None or run.outcome is not Outcome.WAITING or run.reply is None:
                 break
-            asked = await answer_tool_calls(asked, run.reply.tool_calls, run_tool)
-            run = await self._conduct(asked, options, run)
+            parsed = await answer_tool_calls(parsed, run.reply.tool_calls, run_tool)
+            run = await self._conduct(parsed, options, run)
         return run
 
     def stream(self, question: QuestionLike, **options: Unpack[AskOptions]) -> RunStream:
@@ -215,18 +217,18 @@ class Session:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
         if isinstance(questions, str):
             raise TypeError("ask_many takes a list of questions; use ask for a single question")
-        asked = list(questions)
-        runs: list[Run | None] = [None] * len(asked)
-        limiter, report = anyio.CapacityLimiter(concurrency), open_progress(progress, len(asked))
+        batch = list(questions)
+        runs: list[Run | None] = [None] * len(batch)
+        limiter, report = anyio.CapacityLimiter(concurrency), open_progress(progress, len(batch))
 
         async def ask_one(index: int) -> None:
             async with limiter:
-                runs[index] = await self.ask(asked[index], **options)
+                runs[index] = await self.ask(batch[index], **options)
             report(sum(run is not None for run in runs), len(runs))
 
         try:
             async with anyio.create_task_group() as tasks:
-                for index in range(len(asked)):
+                for index in range(len(batch)):
                     tasks.start_soon(ask_one, index)
         finally:
             report(-1, len(runs))
@@ -262,13 +264,13 @@ class Session:
                 limits=Limits(),
             )
         source = str(self._pool) if self._pool is not None else None
-        found = await load_config(self._http, pool=source, conductor=named, environ=self._environ)
+        loaded = await load_config(self._http, pool=source, conductor=named, environ=self._environ)
         if self._conductor is not None and named is None:
-            found = replace(found, conductor=cast("Conductor", self._conductor))
-        return found
+            loaded = replace(loaded, conductor=cast("Conductor", self._conductor))
+        return loaded
 
     async def _conduct(self, question: Question, options: AskOptions, before: Run | None) -> Run:
-        """Conduct one run; count its cost and record the run, even if it is cancelled."""
+        """Conduct one run; count its cost and, if runs are stored, store it, even if cancelled."""
         opened, recorder, workflow = self._opened, Recorder(), options.get("workflow")
         system = self._system
         conductor = FixedConductor("by-hand", lambda _: workflow) if workflow else opened.conductor
@@ -407,5 +409,5 @@ async def answer_tool_calls(
         except Exception as error:  # noqa: BLE001 - the worker may try something else
             text = f"error: {error}"
         results.append(Message(role=Role.TOOL, parts=(ToolResult(call_id=call.id, content=text),)))
-    asked = Message(role=Role.ASSISTANT, parts=tuple(calls))
-    return replace(question, messages=(*question.messages, asked, *results))
+    calling = Message(role=Role.ASSISTANT, parts=tuple(calls))
+    return replace(question, messages=(*question.messages, calling, *results))

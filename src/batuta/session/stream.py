@@ -16,7 +16,7 @@ _EVENTS = 64
 
 @final
 class RunStream:
-    """An async iterator over a run's events."""
+    """The events of a run, which an `async for` can read once."""
 
     def __init__(
         self,
@@ -31,7 +31,8 @@ class RunStream:
         self._scope: anyio.CancelScope | None = None
         self._error: Exception | None = None
         self.run: Run | None = None
-        """The run, once all events have been read; None if the run raised an error."""
+        """The run, once all events have been read; None before, if the loop was left early, or if
+        the run raised an error."""
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         """Execute the run and yield its events, then raise what `Session.ask` raised, if anything.

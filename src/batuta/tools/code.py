@@ -15,7 +15,7 @@ from batuta.errors import SandboxError, StoreError
 from batuta.sandbox import SandboxLimits
 from batuta.sandbox.notebook import keep_pictures, keep_written, read_given, run_in_notebook
 from batuta.sandbox.program import MEGABYTE
-from batuta.sandbox.python_worker import limit_text
+from batuta.sandbox.python_worker import interruption_text
 from batuta.tools.source import ToolContext, ToolError, ToolLimits, ToolOutput
 
 MAX_CODE = 50_000
@@ -42,7 +42,8 @@ class CodeInterpreter:
     """A tool source that runs Python without network; later calls have the variables and files.
 
     No process waits between calls: each call first reruns the earlier programs, with their output
-    discarded, so its time limit covers all of them.
+    discarded, so its time limit covers all of them. A program that exceeded a limit, or whose
+    sandbox failed, is not rerun.
     """
 
     name = CODE_INTERPRETER
@@ -66,7 +67,7 @@ class CodeInterpreter:
         """Create the source without earlier programs; nothing is started yet.
 
         Args:
-            seconds: time limit of one call.
+            seconds: time limit of the programs of one call, in seconds.
             memory: memory limit of its processes, in bytes.
             characters: maximum number of characters of output to return.
             python: the interpreter, with the packages that programs may import.
@@ -96,11 +97,11 @@ class CodeInterpreter:
                 python=self._python,
             )
         except SandboxError as error:
-            raise ToolError(f"no sandbox works here: {error}") from None
+            raise ToolError(f"the program could not be run: {error}") from None
         except StoreError as error:
             raise ToolError(f"the files cannot be read: {error}") from None
-        fault = limit_text(run.outcome.end, self._bounds)
-        if not fault:  # a program that exceeded a limit would do so again
+        fault = interruption_text(run.outcome.end, self._bounds)
+        if not fault:  # a program that was interrupted might be again
             self._before.append(code)
         if not fault and run.outcome.status:
             fault = run.outcome.stderr.strip() or f"It ended with status {run.outcome.status}."

@@ -13,6 +13,7 @@ class DomainRules:
     allow: tuple[str, ...] = ()
     """The allowed domains; empty: every domain is allowed."""
     deny: tuple[str, ...] = ()
+    """The denied domains, even where they are allowed too."""
 
     def permit(self, url: str) -> bool:
         """Return True if the URL may be shown and read."""

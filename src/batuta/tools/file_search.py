@@ -18,6 +18,7 @@ from batuta.core import Citation, Text
 from batuta.core.server_tools import FILE_SEARCH, NamedFiles
 from batuta.core.tool_classes import ToolClass
 from batuta.encoder import SentenceEncoder
+from batuta.errors import StoreError
 from batuta.language.material import wrap_fetched
 from batuta.tools.parsing import read_document
 from batuta.tools.search import SEARCH_SCHEMA
@@ -26,9 +27,12 @@ from batuta.tools.text_index import Passage, TextIndex
 
 NOTHING_FOUND = "Nothing was found in the files: try other words."
 MAX_INDEXED = 200_000_000
-"""Maximum size of all tenants' indexes in memory: characters of texts plus bytes of vectors."""
+"""Maximum size of all tenants' indexes in memory, unless there is only one index: characters of
+texts plus bytes of vectors."""
 MAX_FOLDER_FILES = 20_000
+"""Maximum number of files of the folder that are searched."""
 MAX_FILE_BYTES = 16_000_000
+"""Maximum number of bytes of a file of the folder that is searched."""
 LOOK_SECONDS = 60.0
 """Minimum seconds between two scans of the folder."""
 ENCODE_SECONDS = 5.0
@@ -62,7 +66,11 @@ class TenantIndexes:
     async def search(
         self, files: NamedFiles, query: str, most: int
     ) -> tuple[list[Passage], Mapping[str, str]]:
-        """Return at most `most` passages of those files, best first, and the files' names by id."""
+        """Return at most `most` passages of those files, best first, and the files' names by id.
+
+        Raises:
+            StoreError: the files cannot be read.
+        """
         names = await files.list_names()
         async with self._building:
             index = self._indexes.setdefault(files.tenant, TextIndex(self._encoder))
@@ -106,13 +114,13 @@ class FolderIndex:
 
     async def _refresh(self) -> None:
         """Index new and changed files, and drop deleted ones."""
-        found = await run_sync(_list_files, self._folder)
-        changed = [name for name, at in found.items() if self._seen.get(name) != at]
+        present = await run_sync(_list_files, self._folder)
+        changed = [name for name, at in present.items() if self._seen.get(name) != at]
         for at in range(0, len(changed), _BATCH_FILES):
             texts = [(name, await self._read(name)) for name in changed[at : at + _BATCH_FILES]]
             await run_sync(self._index.add, texts)
-        await run_sync(self._index.keep_only, found.keys())
-        self._seen = found
+        await run_sync(self._index.keep_only, present.keys())
+        self._seen = present
 
     async def _read(self, name: str) -> str:
         """Return a file's text; empty if it has no text or cannot be read."""
@@ -120,7 +128,7 @@ class FolderIndex:
             content = await run_sync((self._folder / name).read_bytes)
             return await read_document(name, content, MAX_FILE_BYTES) or ""
         except (OSError, ToolError) as error:
-            _LOG.warning("a file of the folder is not searched: %s", error)
+            _LOG.warning("the file %s of the folder is not searched: %s", name, error)
             return ""
 
 
@@ -182,19 +190,26 @@ class FileSearch:
         self.limits = limits
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Search for the argument `query`; passages of the caller's files come first."""
-        query, found = arguments["query"], list[Citation]()
+        """Search for the argument `query`; passages of the caller's files come first.
+
+        Raises:
+            ToolError: the caller's files cannot be read.
+        """
+        query, cited = arguments["query"], list[Citation]()
         if self._files is not None:
-            hits, names = await self._indexes.search(self._files, query, self._results)
-            found += [_cite_passage(hit, names[hit.file]) for hit in hits]
+            try:
+                hits, names = await self._indexes.search(self._files, query, self._results)
+            except StoreError as error:
+                raise ToolError(f"the files cannot be read: {error}") from None
+            cited += [_cite_passage(hit, names[hit.file]) for hit in hits]
         if self._folder is not None:
             hits = await self._folder.search(query, self._results)
-            found += [_cite_passage(hit, hit.file) for hit in hits]
-        found = found[: self._results]
+            cited += [_cite_passage(hit, hit.file) for hit in hits]
+        cited = cited[: self._results]
         first = context.first_number or 1
-        while len(_render_passages(found, first)) > self.limits.characters and found:
-            found.pop()
-        return ToolOutput(parts=(Text(_render_passages(found, first)),), citations=tuple(found))
+        while len(_render_passages(cited, first)) > self.limits.characters and cited:
+            cited.pop()
+        return ToolOutput(parts=(Text(_render_passages(cited, first)),), citations=tuple(cited))
 
 
 def _cite_passage(hit: Passage, name: str) -> Citation:
@@ -203,11 +218,11 @@ def _cite_passage(hit: Passage, name: str) -> Citation:
     )
 
 
-def _render_passages(found: list[Citation], first: int) -> str:
+def _render_passages(cited: list[Citation], first: int) -> str:
     """Return the passages for a model, with the files' text between tags."""
-    if not found:
+    if not cited:
         return NOTHING_FOUND
     return "\n\n".join(
         f"[{number}] {' '.join(one.title.split())}, {one.place}\n{wrap_fetched(one.excerpt)}"
-        for number, one in enumerate(found, first)
+        for number, one in enumerate(cited, first)
     )

@@ -66,10 +66,11 @@ class McpTool:
         self._url = url
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Call the tool.
+        """Call the tool and return the text of its result, between tags; other content is dropped.
 
         Raises:
-            ToolError: the server cannot be reached, or the tool reports an error.
+            ToolError: the package `mcp` is not installed, the server cannot be reached, or the tool
+                reports an error.
         """
         if find_spec("mcp") is None:
             raise ToolError(f"the package mcp is not installed: {install_hint('mcp')}")

@@ -18,6 +18,7 @@ from batuta.core.small_number import read_small_number
 MAX_UNPACKED = 64 << 20
 """Maximum number of bytes of all parts together, unpacked."""
 MAX_PARTS = 2000
+"""Maximum number of parts of a file."""
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _SHEET = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 
@@ -26,13 +27,13 @@ def _open_parts(data: str) -> zipfile.ZipFile:
     """Open the ZIP archive of a file.
 
     Raises:
-        ValueError: the file would unpack to too much, as a ZIP bomb does.
+        ValueError: the file has too many parts or would unpack to too much, as a ZIP bomb does.
         zipfile.BadZipFile: the file is not a ZIP archive.
     """
     parts = zipfile.ZipFile(io.BytesIO(base64.b64decode(data)))
     infos = parts.infolist()
     if len(infos) > MAX_PARTS or sum(info.file_size for info in infos) > MAX_UNPACKED:
-        raise ValueError("the file unpacks to too much")
+        raise ValueError("the file has too many parts, or unpacks to too much")
     return parts
 
 
@@ -74,7 +75,8 @@ def xlsx_text(data: str, url: str, most: int) -> dict[str, str]:
     with _open_parts(data) as parts:
         names = parts.namelist()
         shared = _shared_texts(parts) if "xl/sharedStrings.xml" in names else []
-        sheets = sorted(name for name in names if name.startswith("xl/worksheets/sheet"))
+        sheets = [name for name in names if name.startswith("xl/worksheets/sheet")]
+        sheets.sort(key=lambda name: (len(name), name))  # sheet2.xml before sheet10.xml
         for number, sheet in enumerate(sheets, 1):
             lines.append(f"[sheet {number}]")
             for row in _read_elements(parts, sheet, f"{_SHEET}row"):

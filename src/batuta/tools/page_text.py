@@ -14,7 +14,7 @@ MAX_PDF_PAGES = 200
 
 
 def html_text(data: str, url: str, most: int) -> dict[str, str]:
-    """Return a page's main text as Markdown, with its title and date.
+    """Return a page's main text as Markdown, else all its text; with its title and date.
 
     Args:
         data: the page in Base64.
@@ -39,7 +39,7 @@ def _strip_head(text: str) -> str:
 
 
 def pdf_text(data: str, url: str, most: int) -> dict[str, str]:
-    """Return the text of a PDF, with its title and a header line per page; see `html_text`."""
+    """Return the text of a PDF's first pages, each after a header line; see `html_text`."""
     del url  # a PDF has no relative links
     import pypdf  # noqa: PLC0415 - loaded only in the separate process
 

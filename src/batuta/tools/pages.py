@@ -27,8 +27,9 @@ from batuta.tools.search import MAX_URL
 from batuta.tools.source import ToolContext, ToolError, ToolLimits, ToolOutput
 
 MAX_REDIRECTS = 5
+"""Maximum number of redirects that are followed."""
 MAX_BYTES = 5 << 20
-"""Maximum number of bytes of a page."""
+"""Default maximum number of bytes of a page."""
 _ACCEPTED = "text/html,application/xhtml+xml,application/pdf;q=0.9,text/*;q=0.8,*/*;q=0.1"
 _HTML = {"text/html", "application/xhtml+xml"}
 _PLAIN = re.compile(r"text/.*|application/(?:json|xml|.*\+(?:json|xml)|yaml|x-yaml)")
@@ -119,8 +120,8 @@ class WebFetch:
         """Follow redirects; return the final URL and the response.
 
         Raises:
-            ToolError: a URL on the way may not be read, its server does not answer, or there are
-                too many redirects.
+            ToolError: a URL on the way may not be read, its server does not answer, or a redirect
+                is one too many or names no address.
         """
         for _ in range(MAX_REDIRECTS + 1):
             self._check(url, context)
@@ -136,7 +137,7 @@ class WebFetch:
                 url = urljoin(url, body.location).partition("#")[0]
             except ValueError:
                 break
-        raise ToolError("the page could not be read: its redirects lead nowhere")
+        raise ToolError("the page could not be read: its redirects are too many or lead nowhere")
 
     def _check(self, url: str, context: ToolContext) -> None:
         """Check that the URL may be fetched.
@@ -176,7 +177,10 @@ class WebFetch:
 
 
 def _is_named(url: str, text: str) -> bool:
-    """Return True if the text contains the URL, so that no model puts a secret into a URL."""
+    """Return True if the text contains the URL, so that no model puts a secret into a URL.
+
+    The scheme, the fragment, a slash at the end and the case do not count.
+    """
     bare = url.partition("://")[2].partition("#")[0].rstrip("/")
     return bool(bare) and bare.lower() in text.lower()
 

@@ -1,4 +1,4 @@
-"""Reads untrusted documents in separate processes, which are killed if they take too long."""
+"""Reads untrusted documents; what has to be parsed, in processes that are killed after a time."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from batuta.tools.page_text import html_text, pdf_text
 from batuta.tools.source import ToolError
 
 PARSE_CPU_SECONDS = 10.0
-"""CPU time for reading a document, including the import of the libraries."""
+"""Seconds of CPU time for reading a document, including the import of the libraries."""
 PARSE_SECONDS = 20.0
-"""Time limit for reading a document."""
+"""Seconds of wall time for reading a document."""
 PDF_MARK = b"%PDF-"
 ZIP_MARK = b"PK\x03\x04"
 _PARSERS = ProcessPool()
@@ -65,7 +65,9 @@ async def parse_apart(
             raise ToolError(missing) from None
         raise ToolError(f"the {what} could not be read: it is malformed") from None
     except (ProcessTimeoutError, ProcessDiedError):
-        raise ToolError(f"the {what} could not be read: it takes too much to read") from None
+        raise ToolError(
+            f"the {what} could not be read: that takes too much time or memory"
+        ) from None
     except ProcessStartError as error:
         raise ToolError(f"the {what} could not be read: {error}") from None
 
@@ -79,7 +81,7 @@ async def read_document(name: str, document: bytes, most: int) -> str | None:
         most: maximum number of characters of text to return.
 
     Raises:
-        ToolError: the file is of a known kind, but cannot be read.
+        ToolError: the file is of a known kind, but cannot be read or needs a missing package.
     """
     ending = PurePosixPath(name.lower()).suffix
     if document.lstrip()[:5] == PDF_MARK:

@@ -23,8 +23,10 @@ MAX_QUERY = 400
 """Maximum number of characters of a query; Brave and Tavily accept no more."""
 MAX_RESULTS = 20
 MAX_TITLE = 200
+"""Maximum number of characters of a title."""
 _LIMITS = ToolLimits(seconds=20.0)
 MAX_URL = 2000
+"""Maximum number of characters of a URL."""
 PAUSE_SECONDS = 0.5
 """Seconds before the retry of an engine with a retryable error."""
 NOTHING_FOUND = "The search found nothing: try other words."
@@ -89,10 +91,10 @@ class WebSearch:
             ToolError: the search failed.
         """
         domains = context.domains if context.domains.allow else self._domains
-        found = await self._search_twice(" ".join(arguments["query"].split()), domains)
+        results = await self._search_twice(" ".join(arguments["query"].split()), domains)
         permitted = (
             row
-            for row in found
+            for row in results
             if self._domains.permit(row.url) and context.domains.permit(row.url)
         )
         pages = distinct_pages(permitted, self._results)
@@ -120,7 +122,10 @@ class WebSearch:
 
 
 def distinct_pages(rows: Iterable[RawResult], most: int) -> list[Citation]:
-    """Return the first pages with a valid web URL, deduplicated, without invisible characters."""
+    """Return the first `most` pages with a valid ASCII web URL, each once.
+
+    Their titles and excerpts are one line without invisible characters.
+    """
     pages: dict[str, Citation] = {}
     for row in rows:
         url = row.url.strip()

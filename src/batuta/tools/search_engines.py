@@ -34,7 +34,9 @@ class SearchEngine(Protocol):
     """
 
     async def search(self, query: str, count: int, domains: DomainRules) -> list[RawResult]:
-        """Return about `count` results; the caller applies the rules that the engine cannot apply.
+        """Return about `count` results, or as many as an engine without such a parameter finds.
+
+        The caller applies the rules on domains that the engine cannot apply.
 
         Raises:
             ClientError: the search failed.
@@ -160,4 +162,4 @@ ENGINES: Mapping[str, tuple[Callable[[EngineAddress], SearchEngine], str, str]] 
     "tavily": (TavilyEngine, "https://api.tavily.com", "TAVILY_API_KEY"),
     "exa": (ExaEngine, "https://api.exa.ai", "EXA_API_KEY"),
 }
-"""Each engine's class, default URL, and environment variable of its key; "" if it has none."""
+"""Each engine's class, its default URL, and the environment variable of its key; empty if none."""

@@ -1,4 +1,7 @@
-"""A client that runs its model's tool calls and calls the model again with the results."""
+"""A client that runs its model's tool calls and calls the model again with the results.
+
+In this module a turn is one reply of the model.
+"""
 
 from __future__ import annotations
 
@@ -233,7 +236,7 @@ class _TurnsSoFar:
         )
 
     @property
-    def found(self) -> int:
+    def cited_pages(self) -> int:
         """The number of pages cited so far."""
         return sum(len(call.citations) for call in self.calls)
 
@@ -420,7 +423,7 @@ class ServerToolClient:
         tool = self._granted[call.name]
         rules = DomainRules(allow=tool.requested.allow, deny=tool.requested.deny)
         context = ToolContext(
-            domains=rules, first_number=so_far.found + 1, named_in="\n".join(so_far.texts)
+            domains=rules, first_number=so_far.cited_pages + 1, named_in="\n".join(so_far.texts)
         )
         try:
             await listener.before_call(Request(messages=()), tool.worker)
@@ -492,7 +495,7 @@ def _turn_messages(
 
 
 def _find_input(arguments: str) -> str:
-    """Return the first string among the arguments of a call, shortened; empty if there is none."""
+    """Return the first string among the arguments of a call, cut; empty if there is none."""
     try:
         given = as_object(json.loads(arguments)).values()
     except (ValueError, RecursionError):

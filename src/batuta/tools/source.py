@@ -60,6 +60,7 @@ class ToolOutput:
     citations: tuple[Citation, ...] = ()
     """The sources of the output."""
     cost: Cost = ZERO_COST
+    """The cost of the call, which `call_tool` sets."""
     files: tuple[WrittenFile, ...] = ()
     """The files that a program wrote."""
     failure: str = ""
@@ -81,8 +82,8 @@ class ToolSource(Protocol):
 
     Laws, of a call by `call_tool`: arguments that do not fit the schema are refused before anything
     is called or paid for; the call ends within its limits, with an output or a `ToolError` and no
-    other exception; its texts are within the limit; its cost is the price, or one call of unknown
-    price; a source of kind `OBSERVE` may be called twice with the same arguments.
+    other exception; its texts are within the limit; an output costs the price, or one call of
+    unknown price; a source of kind `OBSERVE` may be called twice with the same arguments.
     The docstring of `batuta.tools` lists where a new source is registered.
     """
 

@@ -196,7 +196,8 @@ class TextIndex:
     def encode_missing(self, seconds: float) -> None:
         """Encode texts without vectors, until the time is over or every text has its vectors.
 
-        The text in progress is finished. If another thread is encoding, this returns immediately.
+        The text in progress is finished. Without an encoder, or while another thread is encoding,
+        nothing is done.
         """
         if self._encoder is None or not self._encoding.acquire(blocking=False):
             return
@@ -225,9 +226,9 @@ class TextIndex:
             if query_vector is None:
                 rows = self._find_words(query, named, most)
             else:
-                found = self._find_words(query, named, most * _DEPTH)
+                with_words = self._find_words(query, named, most * _DEPTH)
                 near = self._vectors.find_near(query_vector, named, most * _DEPTH)
-                rows = fuse_ranks((found, near))[:most]
+                rows = fuse_ranks((with_words, near))[:most]
             return [self._read(row) for row in rows]
 
     def _read(self, row: int) -> Passage:
@@ -244,10 +245,10 @@ class TextIndex:
         if not expression:
             return []
         if len(named) == len(self._sizes):
-            found = self._database.execute(_FIND, (expression, most))
+            rows = self._database.execute(_FIND, (expression, most))
         else:
-            found = self._database.execute(_FIND_AMONG, (expression, json.dumps([*named]), most))
-        return [row for (row,) in found]
+            rows = self._database.execute(_FIND_AMONG, (expression, json.dumps([*named]), most))
+        return [row for (row,) in rows]
 
     def _count(self, word: str, most: int) -> int:
         """Return how many passages have the word, but at most `most + 1`."""
@@ -276,7 +277,7 @@ def encode_text(encoder: SentenceEncoder, text: str) -> bytes:
 
 
 def split_passages(text: str) -> Iterator[tuple[str, str]]:
-    """Yield a text's passages with their locations: pages if the text has any, else lines."""
+    """Yield a text's passages with their locations: the page if one has begun, else the lines."""
     page, first, size = "", 1, 0
     kept: list[str] = []
     number = 0

@@ -52,7 +52,11 @@ _LOG = logging.getLogger(__name__)
 
 
 def is_selector(folder: Path) -> bool:
-    """Return True if the folder contains a selector."""
+    """Return True if the folder contains a selector.
+
+    Raises:
+        ConfigError: the folder's card cannot be read.
+    """
     return is_of_kind(folder, SELECTOR_KIND)
 
 
@@ -78,7 +82,7 @@ def folder_digest(folder: Path) -> str:
     """Return the digest of the selector in that folder, computed from its files.
 
     Raises:
-        ConfigError: there is no selector.
+        ConfigError: a file is missing or cannot be read.
     """
     return state_digest(read_json(folder / CARD_FILE), read_tensors(folder / TENSOR_FILE))
 
@@ -107,6 +111,8 @@ Workers = NDArray[np.signedinteger[Any]]
 @dataclass(frozen=True, slots=True)
 class SelectorGuard:
     """A rule by which the best single worker answers unless another worker is clearly better.
+
+    Another worker can answer only a question that is close to one of training.
 
     `batuta.lab.learners.selector_training` fits the thresholds.
     """
@@ -156,9 +162,9 @@ VALUE_ARRAYS = ("mean_m", "memory_nd", "credit_nm", "known_nm", "linear_dm", "me
 class Selector:
     """A conductor that plans one step: the chosen worker and no subtask.
 
-    A selector needs only numpy, and the extra `encoder` if it was fitted on sentence vectors. It
-    chooses only workers to which it was fitted or that were added; if the pool has none of them,
-    the pool's best worker answers.
+    A selector needs numpy, and what its features need (see `feature_kinds`). It chooses only
+    workers to which it was fitted or that were added; if the pool has none of them, the pool's best
+    worker answers.
     """
 
     title: str
@@ -200,8 +206,9 @@ class Selector:
         """Choose the pool's worker for the last user message.
 
         The choices for earlier messages are computed again, so that no state is needed. A
-        conversation keeps its worker, and its prompt cache, unless another worker's expected credit
-        is higher by more than `SWITCH`.
+        conversation keeps its worker, and its prompt cache, unless a later message is close to a
+        training question and another worker's expected credit on it is higher by more than
+        `SWITCH`. Only the first message and the last `LOOK_BACK` are considered.
 
         Args:
             turns: the user's messages, in order; at least one.
@@ -223,7 +230,7 @@ class Selector:
         return chosen
 
     def choose_worker(self, question: str, pool: Pool) -> WorkerId:
-        """Choose the pool's worker for the question."""
+        """Choose the pool's worker for the question; without a known worker, the pool's best."""
         known = [index for index, worker in enumerate(self.workers) if worker in pool]
         if not known:
             return pool.ranked()[0].id
@@ -282,7 +289,8 @@ class Selector:
         """Return a selector with one more worker, known by its outcomes on a few questions.
 
         Raises:
-            SourceError: the worker exists already, or does not have one score per question.
+            SourceError: the worker exists already, has no score, or does not have one score per
+                question.
         """
         if len(questions) != len(scores):
             raise SourceError(f"{worker} has {len(scores)} scores for {len(questions)} questions")

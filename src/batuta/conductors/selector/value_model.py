@@ -1,9 +1,9 @@
 """Each worker's expected credit on a question, computed from the question's text.
 
-Credit is the score in [0, 1] of a worker's answer, minus the price of its cost if training sets
-one. The expected credit is the weighted mean of two estimates, both shrunk towards the worker's
-mean: ridge regression on the question's features, and the credit on similar training questions,
-weighted by similarity. Both have closed forms. A worker that joins later is a mixture of the known
+Credit is the score in [0, 1] of a worker's answer, minus its weighted cost if training weighs cost.
+The expected credit is the weighted mean of two estimates, both shrunk towards the worker's mean:
+ridge regression on the question's features, and the credit on similar training questions, weighted
+by similarity. Both have closed forms. A worker that joins later is a mixture of the known
 workers: its few scores are regressed on their main components, so that nothing is fitted again.
 `batuta.lab.learners.selector_training` fits the estimates.
 
@@ -29,7 +29,7 @@ from batuta.errors import SourceError
 Floats = NDArray[np.float32]
 
 NEIGHBOURS = 60
-"""The number of similar training questions used for an estimate."""
+"""Maximum number of similar training questions used for an estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,12 +81,12 @@ class ValueModel:
         total_qm = np.einsum("qk,qkm->qm", weight_qk, self.credit_nm[near_qk])
         count_qm = np.einsum("qk,qkm->qm", weight_qk, self.known_nm[near_qk])
         local_qm = total_qm / (count_qm + self.smoothing.prior)
-        less_qm = share * local_qm + (1 - share) * (features_qd @ self.linear_dm)
-        joined_qj = self.mean_j + less_qm @ self.mixture_mj
-        values_q = np.concatenate([self.mean_m + less_qm, joined_qj], axis=1)
+        deviation_qm = share * local_qm + (1 - share) * (features_qd @ self.linear_dm)
+        joined_qj = self.mean_j + deviation_qm @ self.mixture_mj
+        values_q = np.concatenate([self.mean_m + deviation_qm, joined_qj], axis=1)
         return values_q.astype(np.float32), close_q.astype(np.float32)
 
-    def _less_than_mean(self, features_qd: Floats) -> Floats:
+    def _deviation_from_mean(self, features_qd: Floats) -> Floats:
         """Return each known worker's expected credit minus its mean: (q, m)."""
         return self(features_qd)[0][:, : len(self.mean_m)] - self.mean_m
 
@@ -105,11 +105,11 @@ class ValueModel:
             raise SourceError(f"{worker} is already one of the selector's workers")
         if not len(scores_q):
             raise SourceError(f"{worker} has no score: ask it at least one question")
-        basis_mc = main_directions(self._less_than_mean(self.memory_nd))
-        less_qc = self._less_than_mean(features_qd) @ basis_mc
-        penalty_c = [PRIOR_OUTCOMES] * less_qc.shape[1]
-        usual = float(self.mean_m.mean())
-        posterior = JoiningPosterior.fit(less_qc, scores_q, usual, penalty_c)
+        basis_mc = main_directions(self._deviation_from_mean(self.memory_nd))
+        deviation_qc = self._deviation_from_mean(features_qd) @ basis_mc
+        penalty_c = [PRIOR_OUTCOMES] * deviation_qc.shape[1]
+        prior_mean = float(self.mean_m.mean())
+        posterior = JoiningPosterior.fit(deviation_qc, scores_q, prior_mean, penalty_c)
         mean = posterior.mean - DOUBT * posterior.usual_error()
         mixture_m = (basis_mc @ posterior.weights_d).astype(np.float32)
         return replace(

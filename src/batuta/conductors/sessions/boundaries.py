@@ -16,14 +16,14 @@ _SHRUNK = 0.6
 _LONG = 4_000
 """A conversation with at most this number of tokens never counts as compacted by its size."""
 _ALIKE = 3
-"""Number of equal actions in a row that count as a stall."""
+"""Each multiple of this number of equal actions in a row counts as a stall."""
 
 
 class Boundary(StrEnum):
     """A reason to choose the acting worker anew."""
 
     BEGINNING = "beginning"
-    """No worker has acted yet, or the acting worker may no longer answer."""
+    """No worker has acted yet, or the acting worker may not answer or has too small a window."""
     TASK = "task"
     """The user sets a new task."""
     COMPACTION = "compaction"
@@ -41,7 +41,7 @@ class Moment:
     boundary: Boundary | None
     """None: the acting worker continues."""
     reason: str
-    """The reason, as a clause with figures."""
+    """The reason, as a clause."""
 
 
 def find_moment(

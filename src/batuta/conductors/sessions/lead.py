@@ -1,7 +1,8 @@
 """`lead-and-hands`: a strong model (the lead) plans and reviews, a cheap model (the hands) acts.
 
-The lead never reads the whole conversation. It gets a brief: the user's messages, one line for each
-of the newest actions, and the hands' answer. So its calls cost the same in a session of any length.
+The lead does not read the whole conversation. It gets a brief: the user's newest messages, one line
+for each call of the newest actions, and for a review the hands' answer. So the cost of its calls
+does not grow with the session.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from batuta.conductors.sessions.patterns import (
     judged_reason,
     strongest_actor,
 )
-from batuta.conductors.sessions.review import REVIEWS, consult_worker, judge_round
+from batuta.conductors.sessions.review import REVIEWS, consult_worker, count_calls, judge_round
 from batuta.conductors.sessions.state import (
     DEFAULT_RULES,
     Action,
@@ -64,15 +65,17 @@ _LONGEST_PLAN = 4_000
 _LONGEST_WORDS = 4_000
 """Maximum number of characters of the user's newest message in the brief."""
 _LONGEST_EARLIER = 400
+"""Maximum number of characters of each earlier message in the brief."""
 _EARLIER = 5
 """Maximum number of the user's earlier messages in the brief."""
 _ACTIONS = 30
 """Maximum number of the newest actions in the brief."""
 _LONGEST_ARGUMENTS, _LONGEST_RESULT = 120, 200
+"""Maximum numbers of characters of a call's arguments and of its result in the brief."""
 
 
 def brief_question(question: Question) -> str:
-    """Summarize the conversation in bounded length.
+    """Return a brief of the conversation, with long texts clipped.
 
     The brief has the user's newest messages and, for the newest actions of the turn, each call with
     the beginning and the end of its result.
@@ -98,7 +101,7 @@ def _describe_action(action: Action) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeadAndHands:
-    """The best worker plans and reviews on a brief; the cheapest acts."""
+    """The best worker plans and reviews, from a brief; the cheapest acts."""
 
     clients: Mapping[WorkerId, Client]
     rules: SessionRules = DEFAULT_RULES
@@ -122,16 +125,15 @@ class LeadAndHands:
         lead = strongest_actor(context.question, context.pool)
         if not context.previous:
             return await self._begin(context, lead, listener)
-        planned = bool(context.previous[0].decision.draft.usage.calls)
-        asked = self.consultations + len(context.previous) - 1 + planned
-        done = asked >= self.rules.consultations
+        calls = self.consultations + count_calls(context)
+        may_judge = calls < self.rules.consultations
         last = context.previous[-1].steps[-1:]
         is_alone = any(step.worker == lead.id for step in last)
         return await judge_round(
             context,
             None if is_alone or lead.id in context.forbidden else lead,
             client=self.clients.get(lead.id),
-            refusal=f"the lead was asked {asked} times in this session" if done else "",
+            refusal="" if may_judge else f"the lead was asked {calls} times in this session",
             conversation=brief_question(context.question),
             listener=listener,
         )
@@ -162,7 +164,7 @@ class LeadAndHands:
         return Plan(Workflow((step,)), advice.draft, reason=reason)
 
     def in_session(self, view: SessionView) -> Conducting:
-        """Let the hands act; the lead plans at each boundary except after a compaction."""
+        """Let the hands act; the lead may plan at each boundary except after a compaction."""
         worker = view.acting or cheapest_actor(view.question, view.pool, view.rules)
         boundary = view.moment.boundary
         acting = ActingWorker(name=self.name, worker=worker.id, reason=judged_reason(view, worker))

@@ -2,11 +2,12 @@
 
 The session patterns (`escalate`, `advise`, `gate`, `lead-and-hands`) are conductors: without a
 session they plan as for a new conversation. In a session all other conductors plan only at
-boundaries, and the acting worker changes only if the change pays.
+boundaries, and their plan changes the acting worker only if the change pays.
 
-The conversation is in the prompt cache of the acting worker's provider. Another worker pays the
-uncached price of input for it, so a switch costs the difference between the two prices. It costs
-nothing if the other worker's cache is still warm, or if its provider has no cache price.
+The conversation is in the prompt cache of the acting worker's provider. Another worker is paid for
+it at the uncached price of input, so a switch costs the difference between that worker's uncached
+and cached prices. It costs nothing if that worker's provider still has the conversation in its
+cache, or if the worker has no cached price.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Protocol, runtime_checkable
 from batuta.conductors.sessions.boundaries import Boundary, Moment
 from batuta.conductors.sessions.review import (
     REVIEWS,
+    count_calls,
     find_reviewer,
     judge_round,
     last_answer,
@@ -115,7 +117,10 @@ def price_switch(
 def cold_cost(
     thread: SessionThread, worker: Worker, *, tokens: int, now: float, rules: SessionRules
 ) -> Decimal:
-    """Return the extra dollars for the tokens that are not in the worker's prompt cache."""
+    """Return the extra dollars for the tokens that are not in the worker's prompt cache.
+
+    For a worker without a price, the price `rules.unknown` is assumed.
+    """
     warm = thread.warm.get(worker.id)
     cached_tokens = warm.tokens if warm is not None and now - warm.at <= rules.warm_seconds else 0
     price = worker.price or rules.unknown
@@ -126,7 +131,7 @@ def cold_cost(
 def solving_probability(worker: Worker) -> float:
     """Return the estimated probability that the worker solves a task.
 
-    It is the worker's strength, else the mean accuracy of its skills.
+    It is the worker's strength, else the mean accuracy of its skills, else 0.5.
     """
     if worker.strength is not None:
         return worker.strength
@@ -186,7 +191,7 @@ class SessionView:
         return self.consultations < self.rules.consultations
 
     def price_of(self, worker: Worker) -> str:
-        """Return a clause on the cost of the worker's cold cache."""
+        """Return a clause with the dollars that a switch to the worker costs."""
         cost = cold_cost(self.thread, worker, tokens=self.tokens, now=self.now, rules=self.rules)
         lost = round(cost, 4)
         return f"{format_usd(lost)} of cache is lost" if lost else "no cache is lost"
@@ -243,7 +248,8 @@ def _plan_actor(worker: WorkerId, reason: str) -> Plan:
 def cheapest_actor(question: Question, pool: Pool, rules: SessionRules) -> Worker:
     """Return the cheapest worker that can see the question and call its tools.
 
-    Of several equally cheap workers, the best is returned.
+    Of several equally cheap workers, the best is returned. An ability that no worker has is not
+    required. Workers that run programs are left out, unless the pool has no others.
     """
     able = able_workers(question, [w for w in pool.ranked() if PROGRAM not in w.tags])
     return min(able or pool.ranked(), key=lambda worker: token_price(worker, rules.unknown))
@@ -252,7 +258,7 @@ def cheapest_actor(question: Question, pool: Pool, rules: SessionRules) -> Worke
 def note_uncompared(question: Question, pool: Pool, rules: SessionRules) -> str:
     """Return clauses on workers that could be cheaper but lack a setting to be compared.
 
-    Workers that are known to be more expensive are not named.
+    At most three workers are named, and none that is known to be more expensive.
     """
     models = [worker for worker in pool.ranked() if worker.is_model]
     able = able_workers(question, models)
@@ -270,7 +276,10 @@ def note_uncompared(question: Question, pool: Pool, rules: SessionRules) -> str:
 
 
 def strongest_actor(question: Question, pool: Pool) -> Worker:
-    """Return the best worker that can see the question and call its tools."""
+    """Return the best worker that can see the question and call its tools.
+
+    An ability that no worker has is not required.
+    """
     return able_workers(question, list(pool.ranked()))[0]
 
 
@@ -298,12 +307,18 @@ def cheapest_acting(name: str, context: PlanningContext, rules: SessionRules) ->
 
 @dataclass(frozen=True, slots=True)
 class Escalate(_BeginsCheaply):
-    """The cheapest worker acts; the best takes over after failures, until the next task."""
+    """The cheapest worker acts; after failures or a stall the best takes over, if that pays.
+
+    The cheapest worker acts again from the next task on.
+    """
 
     name: str = "escalate"
 
     def in_session(self, view: SessionView) -> Conducting:
-        """Choose the acting worker and, after a failure, a stronger one in case it gives up."""
+        """Choose the acting worker.
+
+        After a failure the best worker replaces an answer without a tool call, if that pays.
+        """
         worker, reason = _choose_escalated(view)
         continues = view.moment.boundary is None and worker.id == view.thread.acting
         strong = strongest_actor(view.question, view.pool)
@@ -348,13 +363,15 @@ class DoubtsClaim:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Let the worker act; run the other workflow if it called no tool."""
+        """Let the worker act; run the other workflow if it called no tool and the steps suffice."""
         if not context.previous:
             return _plan_actor(self.worker, self.reason)
         if len(context.previous) > 1 or last_answer(context) is None:
             return AcceptedAnswer()
         if context.max_steps < len(self.then):
-            return AcceptedAnswer(reason="not run: it needs more steps than are allowed")
+            return AcceptedAnswer(
+                reason="kept: the workflow to replace it needs more steps than are allowed"
+            )
         return Plan(self.then, reason=f"{self.worker} called nothing after a failure: {self.doubt}")
 
 
@@ -429,7 +446,7 @@ def _price_switch(view: SessionView, acting: Worker, takes: Worker, failures: in
 
 @dataclass(frozen=True, slots=True)
 class Advise(_BeginsCheaply):
-    """The cheapest worker acts; when it is stuck, the best worker advises it."""
+    """The cheapest worker acts; when it is stuck, the best worker advises it a few times."""
 
     name: str = "advise"
 
@@ -465,8 +482,8 @@ class Advise(_BeginsCheaply):
 
 
 def _advice_reason(view: SessionView, why: str) -> str:
-    asked = f"question {view.consultations + 1} of {view.rules.consultations}"
-    return f"a stronger model is asked what to do ({asked})" + (f": {why}" if why else "")
+    number = f"question {view.consultations + 1} of {view.rules.consultations}"
+    return f"a stronger model is asked what to do ({number})" + (f": {why}" if why else "")
 
 
 def _advised_workflow(worker: WorkerId, adviser: WorkerId) -> Workflow:
@@ -486,7 +503,10 @@ class AdvisedWorker:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Plan the advice and the step that uses it; accept the answer in a later round."""
+        """Plan the advice and the step that uses it; accept the answer in a later round.
+
+        If only one step is allowed, the worker acts without advice.
+        """
         if context.previous:
             return AcceptedAnswer()
         workflow = _advised_workflow(self.worker, self.adviser)
@@ -497,7 +517,7 @@ class AdvisedWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """The cheapest worker acts; a model of another family judges its final answer."""
+    """The cheapest worker acts; another model, of another family if possible, judges its answer."""
 
     clients: Mapping[WorkerId, Client]
     rules: SessionRules = DEFAULT_RULES
@@ -515,19 +535,19 @@ class Gate:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Let the worker act; then have its answer judged, and continue the work if rejected."""
+        """Let the worker act; then have its answer judged, and the work continued if rejected."""
         if not context.previous:
             acting = self.acting or cheapest_acting(self.name, context, self.rules)
             return await acting.plan(context)
-        asked = self.consultations + len(context.previous) - 1
-        done = asked >= self.rules.consultations
+        calls = self.consultations + count_calls(context)
+        may_judge = calls < self.rules.consultations
         last = last_answer(context)
         reviewer = find_reviewer(last.worker, context) if last else None
         return await judge_round(
             context,
             reviewer,
             client=self.clients.get(reviewer.id) if reviewer else None,
-            refusal=f"a judge was asked {asked} times in this session" if done else "",
+            refusal="" if may_judge else f"a judge was asked {calls} times in this session",
             listener=listener,
         )
 
@@ -560,10 +580,9 @@ def conduct_in_session(conductor: Conductor, view: SessionView) -> Conducting:
 
 
 def revise_actor(view: SessionView) -> Callable[[Workflow], tuple[Workflow, str]]:
-    """Return a function that revises a plan so that its last step changes workers only if it pays.
+    """Return a function that keeps the acting worker in a plan's last step unless a switch pays.
 
-    The function returns the plan, with the acting worker in its last step if a switch does not pay,
-    and the reason.
+    The function returns the workflow to run and the reason.
     """
 
     def revise(workflow: Workflow) -> tuple[Workflow, str]:

@@ -67,8 +67,8 @@ _FAMILIES = {
 def model_family(worker: Worker) -> str:
     """Return the family of the worker's model, guessed from its name."""
     name = worker.model.rpartition("/")[2].lower()
-    found = _FAMILY.search(name)
-    word = found[0] if found else name
+    letters = _FAMILY.search(name)
+    word = letters[0] if letters else name
     return _FAMILIES.get(word, word)
 
 
@@ -96,7 +96,7 @@ class Review:
     reason: str
     """The verdict as a clause."""
     reasons: str = ""
-    """The reviewer's explanation, verbatim."""
+    """The reviewer's words after the verdict; empty without a verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,14 +108,15 @@ class Consultation:
     reason: str
     """Why there is no reply, as a clause; empty if there is one."""
     draft: Draft
+    """The call's request, usage and cost, by which the run counts the call as planning."""
 
 
 async def consult_worker(
     request: Request, worker: Worker, *, client: Client, listener: CallListener
 ) -> Consultation:
-    """Ask a second model; a failure of its call is returned, so that the run does not fail.
+    """Ask a second model; a failure or a reached limit is returned, so that the run does not fail.
 
-    The tokens and dollars of a cancelled call are reported to the listener.
+    The estimated tokens and dollars of a cancelled call are reported to the listener.
     """
     try:
         request = await listener.before_call(request, worker)
@@ -147,7 +148,8 @@ async def judge_round(
 ) -> Decision:
     """Have the last answer judged; accept it or plan a round that continues the work.
 
-    If the newest tool result is a failure, the work is sent back once without calling a judge.
+    If a judge may be asked but the newest tool result is a failure, the work is sent back once
+    without calling the judge.
 
     Args:
         context: the rounds so far; the last one has the answer.
@@ -192,12 +194,17 @@ def last_answer(context: PlanningContext) -> StepRun | None:
     return last if last is not None and isinstance(last.result, Reply) else None
 
 
+def count_calls(context: PlanningContext) -> int:
+    """Return how many of the run's rounds were planned with a call of the second model."""
+    return sum(bool(round_.decision.draft.usage.calls) for round_ in context.previous)
+
+
 def read_verdict(reviewer: WorkerId, text: str) -> Review:
-    """Return the verdict of a reviewer's reply, which is the reply's first word."""
-    found = _VERDICT.match(text)
-    if found is None:
+    """Return the verdict of a reviewer's reply: its first word, in capitals."""
+    verdict = _VERDICT.match(text)
+    if verdict is None:
         return Review(redo=False, reason=f"{reviewer} gave no verdict")
-    redo, reasons = found[1] == "REDO", text[found.end() :].strip(" \t\r\n:.*-")
+    redo, reasons = verdict[1] == "REDO", text[verdict.end() :].strip(" \t\r\n:.*-")
     verb = "sends the work back" if redo else "accepts the work"
     return Review(redo=redo, reason=f"{reviewer} {verb}", reasons=reasons)
 

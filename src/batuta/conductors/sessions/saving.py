@@ -1,6 +1,6 @@
 """Estimates what a request would have cost if the best single worker had answered it. Pure.
 
-That worker is not asked, so it is assumed to write as many output tokens as the actual answer has.
+The best worker is assumed to write as many output tokens as the actual answer has.
 In doubt the lower estimate is used, so that savings are not overstated.
 """
 
@@ -34,7 +34,7 @@ def estimate_alone(
         run: the actual run.
         best: the best single worker.
         question: the conversation.
-        thread: the prompts sent to workers before.
+        thread: the session's thread, with the prompts that workers were sent before.
         now: seconds since the epoch.
         warm_seconds: seconds for which a provider caches a prompt.
 
@@ -52,8 +52,8 @@ def estimate_alone(
     is_alone = len(run.steps) == 1 and planned is not None and is_plain(planned)
     tokens, cached = usage.input, usage.cached
     if not is_alone or usage.calls != 1:
-        asked = Request(messages=question.messages, tools=question.tools)
-        tokens, cached = min(tokens, estimate_request_tokens(asked)), 0
+        unchanged = Request(messages=question.messages, tools=question.tools)
+        tokens, cached = min(tokens, estimate_request_tokens(unchanged)), 0
     read = (warm.tokens for warm in thread.warm.values() if now - warm.at <= warm_seconds)
     cached = min(tokens, max(cached, *read, 0))
     usd = price.of(Usage(calls=1, input=tokens, cached=cached, output=usage.output))

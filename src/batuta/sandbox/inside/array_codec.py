@@ -130,10 +130,10 @@ def dtype_of(name: Any) -> Any:
     Raises:
         ValueError: its values are not plain bytes.
     """
-    found = __import__("numpy").dtype(str(name))
-    if found.kind not in PLAIN_DTYPE_KINDS or found.names:
+    dtype = __import__("numpy").dtype(str(name))
+    if dtype.kind not in PLAIN_DTYPE_KINDS or dtype.names:
         raise ValueError(name)
-    return found
+    return dtype
 
 
 def decode_scalar(_: Any, given: list[Any]) -> Any:
@@ -152,10 +152,10 @@ def decode_array(given: list[Any], value: Refer) -> Any:
     if given[1] != "O":
         data = bytearray(a2b_base64(given[3]))
         return numpy.frombuffer(data, dtype_of(given[1])).reshape(shape)
-    found = numpy.empty(len(given) - 3, dtype=object)
+    items = numpy.empty(len(given) - 3, dtype=object)
     for number, held in enumerate(given[3:]):
-        found[number] = value(held)
-    return found.reshape(shape)
+        items[number] = value(held)
+    return items.reshape(shape)
 
 
 def decode_timestamp(_: Any, given: list[Any]) -> Any:
@@ -163,8 +163,8 @@ def decode_timestamp(_: Any, given: list[Any]) -> Any:
     pandas = __import__("pandas")
     if given[1] == "Timedelta":
         return pandas.Timedelta(str(given[2]))
-    found = pandas.Timestamp(str(given[2]))
-    return found if given[3] in {None, "None"} else found.tz_convert(str(given[3]))
+    moment = pandas.Timestamp(str(given[2]))
+    return moment if given[3] in {None, "None"} else moment.tz_convert(str(given[3]))
 
 
 def decode_column(decoder: Any, kind: Any, held: Any) -> Any:
@@ -214,9 +214,9 @@ def decode_frame(decoder: Any, given: list[Any]) -> Any:
         )
         for n, (kind, held) in enumerate(zip(given[3::2], given[4::2], strict=True))
     }
-    found = pandas.DataFrame(columns, index=labels)
-    found.columns = names
-    return found
+    frame = pandas.DataFrame(columns, index=labels)
+    frame.columns = names
+    return frame
 
 
 ATOM_DECODERS: dict[str, Callable[[Any, list[Any]], Any]] = {

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_PLAIN_INTEGER = 1 << 53
-"""Integers below it are JSON numbers; larger ones are written in base 16, of any length."""
+"""Integers of a smaller magnitude are JSON numbers; the others are written in base 16."""
 HASHING_KINDS = frozenset("sdDCO")
 """Kinds of nodes that hash their contents; they are filled last, when the contents are complete."""
 FACTORIES = {kind.__name__: kind for kind in (int, float, str, list, dict, set, tuple, bool)}
@@ -279,10 +279,10 @@ def decode_moment(_: Decoder, atom: list[Any]) -> Any:
     datetime = __import__("datetime")
     if atom[1] not in {"date", "time", "datetime"}:
         raise ValueError(atom[1])
-    found = getattr(datetime, atom[1]).fromisoformat(atom[2])
+    moment = getattr(datetime, atom[1]).fromisoformat(atom[2])
     if atom[3] is None:
-        return found
-    return found.replace(tzinfo=datetime.timezone(datetime.timedelta(seconds=atom[3])))
+        return moment
+    return moment.replace(tzinfo=datetime.timezone(datetime.timedelta(seconds=atom[3])))
 
 
 def decode_exception(decoder: Decoder, node: list[Any]) -> BaseException:
@@ -291,14 +291,14 @@ def decode_exception(decoder: Decoder, node: list[Any]) -> BaseException:
     arguments = decoder.decode(node[2])
     # Runs no code of a library: the constructor is that of the nearest built-in base class.
     native = next(base for base in kind.__mro__ if base.__module__ == "builtins")
-    found = native.__new__(kind, *arguments)
+    error = native.__new__(kind, *arguments)
     if kind.__module__ == "builtins":
-        found.__init__(*arguments)
-    found.args = arguments
+        error.__init__(*arguments)
+    error.args = arguments
     for name, value in decoder.decode(node[3]).items():
         if not name.startswith("__"):
-            found.__dict__[name] = value
-    return found
+            error.__dict__[name] = value
+    return error
 
 
 def decode_named_tuple(decoder: Decoder, node: list[Any]) -> Any:

@@ -104,7 +104,11 @@ class Peer:
         self.send(reply | {"n": encoder.nodes})
 
     def send(self, message: dict[str, Any]) -> None:
-        """Write one message."""
+        """Write one message.
+
+        Raises:
+            PeerDisconnected: the pipe is closed.
+        """
         data = json.dumps(message).encode()
         try:
             write_all(self.writer, struct.pack(">Q", len(data)) + data)
@@ -112,7 +116,11 @@ class Peer:
             raise PeerDisconnected("the pipe is closed") from None
 
     def receive(self) -> dict[str, Any]:
-        """Read one message."""
+        """Read one message.
+
+        Raises:
+            PeerDisconnected: the pipe is closed, or the message is too long or no JSON object.
+        """
         size = struct.unpack(">Q", self.read(8))[0]
         if size > self.max_message:
             raise PeerDisconnected("a message is too long")
@@ -125,7 +133,11 @@ class Peer:
         return message
 
     def read(self, size: int) -> bytes:
-        """Read that many bytes."""
+        """Read that many bytes.
+
+        Raises:
+            PeerDisconnected: the pipe is closed.
+        """
         data = bytearray()
         while len(data) < size:
             try:
@@ -151,7 +163,11 @@ class Peer:
         return ["R", len(self.handles) - 1, names]
 
     def own_object(self, number: Any) -> Any:
-        """Return the value of this end that a handle refers to."""
+        """Return the value of this end that a handle refers to.
+
+        Raises:
+            ValueError: there is no such handle.
+        """
         if not isinstance(number, int) or not 0 <= number < len(self.handles):
             raise ValueError("there is no such handle")
         return self.handles[number]
@@ -212,14 +228,22 @@ class PreambleClasses:
         return held
 
     def instance(self, name: str) -> Any:
-        """Return an object of that class without running its constructor."""
+        """Return an object of that class without running its constructor.
+
+        Raises:
+            ValueError: the preamble has no such class.
+        """
         kind = self.namespace[name] if name in self.names else None
         if not isinstance(kind, type):
             raise ValueError(f"there is no class {name}")  # noqa: TRY004 - the message is invalid
         return object.__new__(kind)
 
     def set_fields(self, value: Any, fields: dict[str, Any]) -> None:
-        """Replace all fields of an object."""
+        """Replace all fields of an object.
+
+        Raises:
+            ValueError: a field name is no string, or begins with `__`.
+        """
         if hasattr(value, "__dict__"):
             value.__dict__.clear()
         for name, held in fields.items():

@@ -78,7 +78,11 @@ class ProgramPeer(Peer):
         return Exception
 
     def look_up(self, name: str) -> Any:
-        """Return a global of the program."""
+        """Return a global of the program.
+
+        Raises:
+            NameError: the program has no global of that name.
+        """
         if name in self.namespace:
             return self.namespace[name]
         raise NameError(f"name {name!r} is not defined")

@@ -28,24 +28,24 @@ def thread_folders(process: int) -> list[str]:
 
 def descendant_processes(parent: int) -> list[int]:
     """Return all descendants of a process."""
-    found: list[int] = []
+    descendants: list[int] = []
     for task in thread_folders(parent):
         with suppress(OSError):  # the process has just ended
             with open(f"{task}/children", encoding="ascii") as children:
                 pids = [int(child) for child in children.read().split()]
             for child in pids:
-                found += [child, *descendant_processes(child)]
-    return found
+                descendants += [child, *descendant_processes(child)]
+    return descendants
 
 
 def threads_and_memory(processes: list[int]) -> tuple[int, int]:
     """Return the number of threads and the resident bytes of these processes."""
     threads = pages = 0
     for process in processes:
-        found = thread_folders(process)
-        threads += len(found)
+        tasks = thread_folders(process)
+        threads += len(tasks)
         # Every thread is read, because a main thread that has ended shows no memory.
-        pages += max(map(resident_pages, found), default=0)
+        pages += max(map(resident_pages, tasks), default=0)
     return threads, pages * os.sysconf("SC_PAGE_SIZE")
 
 
