@@ -73,12 +73,17 @@ def verify_trail(
         str | None,
         typer.Option(
             metavar="NUMBER:HASH",
-            help="A record that you kept elsewhere: detects that the whole trail was rewritten.",
+            help="A record that you kept elsewhere: detects that the whole trail was rewritten, or "
+            "its newest records removed.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check that no record was changed, removed or inserted. Exit codes: 0 intact; 1 broken."""
+    """Check that no record was changed, inserted, or removed between two others.
+
+    The removal of the newest records is detected only with --known. Exit codes: 0 intact;
+    1 broken; 2 wrong use.
+    """
     known_record = None
     if known is not None:
         match = _KNOWN.fullmatch(known)

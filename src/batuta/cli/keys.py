@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from decimal import Decimal
 from typing import Annotated, Any, TypeVar
 
@@ -41,6 +41,14 @@ app = typer.Typer(help="API keys, their limits and budgets.", no_args_is_help=Tr
 DEFAULT_TENANT = "default"
 """The tenant of a key that is created without one."""
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_OPTION_OF = {
+    "models": "--model",
+    "workers_allow": "--allow",
+    "workers_deny": "--deny",
+    "tags": "--tag",
+    "tools": "--tool",
+}
+"""The options whose names differ from those of the permissions that they set."""
 _T = TypeVar("_T")
 
 Id = Annotated[str, typer.Argument(help="The key's id, as `batuta keys list` shows it.")]
@@ -130,7 +138,8 @@ class KeyLimits:
         list[str] | None,
         typer.Option(
             "--deny",
-            help="A worker that may not receive its requests: an id or a tag; may be repeated.",
+            help="A worker that may not receive its requests: an id or tag:region:us; may be "
+            "repeated.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -148,7 +157,7 @@ class KeyLimits:
         list[str] | None,
         typer.Option(
             "--tool",
-            help="A server tool that its requests may use, or none; may be repeated.",
+            help="A server tool that its requests may use; may be repeated. none: no tool.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -176,7 +185,8 @@ class KeyLimits:
 def create_key(
     name: Annotated[str, typer.Argument(help="What the key is for.")],
     tenant: Annotated[
-        str, typer.Option(help="The key's tenant; keys of a tenant share its runs.")
+        str,
+        typer.Option(help="The key's tenant, which is made if it is new; its keys share its runs."),
     ] = DEFAULT_TENANT,
     *,
     limits: KeyLimits,
@@ -226,7 +236,10 @@ def change_limits(
     pool: ServedPool = None,
     json: Json = False,
 ) -> None:
-    """Change the given limits of a key. A running server applies the change within 10 s."""
+    """Change the given limits of a key, each list as a whole; the other limits stay.
+
+    A running server applies the change within 10 s.
+    """
     known = _require_key(_with_store(lambda store: store.keys.find(key_id)), key_id)
     check_named(_read_permissions(limits.named()), pool, known.policy)
 
@@ -373,10 +386,14 @@ def _require_key(value: _T | None, key_id: str) -> _T:
 
 
 def _read_permissions(given: dict[str, Any]) -> KeyPermissions:
+    """Read permissions from options; an error names the option and not the permission."""
     try:
         return read_permissions(given)
     except ValueError as error:
-        raise ConfigError(str(error)) from None
+        name, space, reason = str(error).partition(" ")
+        if name in {field.name for field in fields(KeyPermissions)}:
+            name = _OPTION_OF.get(name, f"--{name.replace('_', '-')}")
+        raise ConfigError(f"{name}{space}{reason}") from None
 
 
 def describe_permissions(policy: KeyPermissions) -> str:
@@ -415,7 +432,7 @@ def _format_amount(usd: Decimal | None) -> str:
 def _parse_seconds(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
     if not match:
-        raise ConfigError(f"{text!r} is not a duration: write 90s, 15m, 12h or 30d")
+        raise ConfigError(f"{text!r:.40} is not a duration: write 90s, 15m, 12h or 30d")
     return float(match[1]) * _UNIT_SECONDS[match[2] or "s"]
 
 

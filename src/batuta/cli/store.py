@@ -28,9 +28,13 @@ def _root() -> None:
 
 @app.command(epilog=format_example("batuta store migrate postgresql://batuta@db/batuta"))
 def migrate(
-    target: Annotated[str, typer.Argument(help="postgresql://user@host/database, or a path.")],
+    target: Annotated[
+        str,
+        typer.Argument(help="The database to write: postgresql://user@host/database, or a path."),
+    ],
     source: Annotated[
-        str | None, typer.Option(help="A path or a URL; default: the configured store.")
+        str | None,
+        typer.Option(help="The database to copy, a path or a URL; default: the configured store."),
     ] = None,
     json: Json = False,
 ) -> None:

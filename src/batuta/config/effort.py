@@ -27,7 +27,7 @@ class Effort:
     steps: int | None
     """Maximum number of steps of a workflow; None: the served model's limit."""
     rounds: int
-    """Maximum number of workflows, each correcting the previous one."""
+    """Maximum number of rounds; a conductor that needs more gets them."""
     pool_share: float
     """Share of the pool that may answer, in (0, 1], the cheapest workers first."""
     usd_share: float
@@ -99,9 +99,10 @@ def limits_for_effort(word: str, asked: Conducted) -> Limits:
 
 
 def conductor_for_effort(word: str, asked: Conducted) -> Conductor | None:
-    """Return the conductor at that effort; at `none` the best worker answers alone.
+    """Return the conductor at that effort; None: a baseline answers.
 
-    A session pattern is kept at every effort: it plans nothing and only chooses who acts.
+    At `none` the best worker answers alone. A session pattern, which only chooses who acts, and a
+    conductor that writes no workflows are kept at every effort.
     """
     plans_nothing = isinstance(asked.conductor, SessionPattern)
     if EFFORTS[word].uses_conductor or not asked.writes_workflows or plans_nothing:
@@ -117,7 +118,7 @@ def pool_for_effort(word: str, asked: Conducted, allowed: Pool) -> Pool:
 
 
 def narrow_system(system: ServedSystem) -> ServedSystem:
-    """Return the system narrowed to its own default effort."""
+    """Return the system narrowed to its own default effort; without one, the system as it is."""
     word = system.effort
     if word is None:
         return system

@@ -51,7 +51,10 @@ _BOUNDS = {
 
 
 def describe_setting_error(error: ValidationError, data: object, model: type[BaseModel]) -> str:
-    """Return one sentence about the first error; an unknown setting is reported first."""
+    """Return one sentence about one error: an unknown setting if there is one, else the first.
+
+    Of an error about a table and others inside that table, the innermost is reported.
+    """
     found = error.errors(include_url=False)
     first = next((each for each in found if each["type"] == UNKNOWN), found[0])
     around = _find_location(first, data).path
@@ -141,6 +144,9 @@ def _describe_error(
         return f"{subject} must be a list of tables: write [[{name}]]"
     if kind.endswith("too_short"):
         return f"{subject} must not be empty"
+    if kind.endswith("too_long"):
+        unit = "characters" if kind.startswith("string") else "entries"
+        return f"{subject} must have at most {error.get('ctx', {})['max_length']} {unit}"
     return f"{subject} must be {' or '.join(_list_expectations(same))}{_describe_value(error)}"
 
 
