@@ -58,7 +58,8 @@ async def estimate_calls(options: EvalCommandOptions) -> None:
     """Print the estimated calls and cost; no worker is called and nothing is written.
 
     Raises:
-        ConfigError: these questions cost nothing, or a system is unknown.
+        ConfigError: the questions are recorded, or an option cannot be used.
+        SourceError: there are no such questions, or they cannot be read.
     """
     from batuta.lab.evals import EvalOptions, ResultLog  # noqa: PLC0415 - loads numpy
     from batuta.lab.evals.result_log import RESULTS_FILE  # noqa: PLC0415 - same
@@ -110,8 +111,9 @@ def compare_budget(expected: EvalForecast, budget: float | None) -> str:
 def eval_command(options: EvalCommandOptions) -> None:
     """Measure systems on tasks: accuracy, tokens, dollars and calls, with 95% intervals.
 
-    Exit codes: 0 measured; 1 nothing could be scored; 2 usage error; 4 the budget was spent
-    before all questions were asked; 130 interrupted. The results so far are kept.
+    Exit codes: 0 measured, or estimated with --check; 1 nothing could be scored; 2 wrong use or
+    settings; 4 the budget was spent before all questions were asked; 130 interrupted. The results
+    so far are kept.
     """
     if options.questions.tasks.startswith(INSPECT_PREFIX):
         options = run_inspect(options)
@@ -135,7 +137,7 @@ def _measure_sets(
 ) -> Iterator[dict[str, Any]]:
     """Yield the report of each set, in order.
 
-    Several sets are measured in parallel, and a set that cannot be measured is left out with a
+    Several sets are measured in parallel, and a set whose record cannot be read is left out with a
     message.
     """
     if len(sets) == 1:
@@ -153,7 +155,7 @@ def _measure_sets(
 
 
 def _measure_one_set(options: EvalCommandOptions) -> dict[str, Any] | str:
-    """Return the report, or the reason why this set cannot be measured."""
+    """Return the report, or the reason why the record of this set cannot be read."""
     try:
         return anyio.run(_evaluate_set, options)
     except SourceError as error:
@@ -161,7 +163,9 @@ def _measure_one_set(options: EvalCommandOptions) -> dict[str, Any] | str:
 
 
 def _print_outcome(found: list[dict[str, Any]], options: EvalCommandOptions) -> None:
-    """Print where the results are; write an index for `recorded:all`.
+    """Print where the results are; fit a confidence model with --calibrate.
+
+    For `recorded:all` an index of the sets is written.
 
     Raises:
         typer.Exit: the budget was spent before all questions were asked, or no run has a score.
@@ -194,7 +198,11 @@ def _print_pages(report: Path) -> None:
 
 
 def _fit_confidence(folder: Path, out: Path) -> None:
-    """Fit a confidence model to the graded runs in the folder."""
+    """Fit a confidence model to the graded runs in the folder.
+
+    Raises:
+        ConfigError: the folder has no stored runs.
+    """
     from batuta.lab.evals.confidence import calibrate_confidence  # noqa: PLC0415 - loads numpy
 
     if not (folder / RUNS_FILE).is_file():
@@ -203,11 +211,15 @@ def _fit_confidence(folder: Path, out: Path) -> None:
         )
     for line in anyio.run(calibrate_confidence, folder / RUNS_FILE, out).describe():
         print_message(line)
-    print_message(f'use it: [confidence] file = "{out.name}"')
+    print_message(f'use it: [confidence] file = "{out.absolute()}"')
 
 
 def _expand_sets(options: EvalCommandOptions) -> tuple[EvalCommandOptions, ...]:
-    """Return the options of each task set; more than one only for `recorded:all`."""
+    """Return the options of each task set; more than one only for `recorded:all`.
+
+    Raises:
+        ConfigError: no recorded set was found.
+    """
     if options.questions.tasks != RECORDED_PREFIX + ALL_SETS:
         return (options,)
     from batuta.lab.evals.recorded_sets import available_sets  # noqa: PLC0415 - loads numpy

@@ -20,6 +20,7 @@ def tune_sessions(options: TuneOptions) -> None:
 
     Raises:
         ConfigError: options also name questions, or the store has no sessions.
+        StoreError: the store cannot be read.
     """
     questions = options.questions
     if questions.tasks is not None or questions.from_runs is not None:
