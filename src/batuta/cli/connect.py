@@ -371,7 +371,7 @@ async def _make_key(http: HttpTransport, agent: Agent, url: str, per_day: str) -
             another machine and no admin token is set.
     """
     try:
-        policy = read_permissions({"per_day": per_day})
+        permissions = read_permissions({"per_day": per_day})
     except ValueError as error:
         raise ConfigError(str(error).replace("per_day", "--per-day", 1)) from None
     if token := admin_token():
@@ -391,7 +391,7 @@ async def _make_key(http: HttpTransport, agent: Agent, url: str, per_day: str) -
     hasher = open_key_hasher(data_folder())
     async with Store.open(store_target()) as store:
         key, issued = await store.keys.create(
-            hasher, _TENANT, agent.title, policy, by=command_actor()
+            hasher, _TENANT, agent.title, permissions, by=command_actor()
         )
     return issued.text, key.id
 

@@ -195,12 +195,12 @@ def create_key(
     json: Json = False,
 ) -> None:
     """Create a key; its secret is shown once."""
-    policy, until = _read_permissions(limits.named()), _expiry_time(expires)
-    check_named(policy, pool)
+    permissions, until = _read_permissions(limits.named()), _expiry_time(expires)
+    check_named(permissions, pool)
 
     async def work(store: Store, hasher: KeyHasher) -> tuple[ApiKey, IssuedKey]:
         by = command_actor()
-        return await store.keys.create(hasher, tenant, name, policy, expires=until, by=by)
+        return await store.keys.create(hasher, tenant, name, permissions, expires=until, by=by)
 
     _show_issued(*_with_hasher(work), json=json)
 
@@ -217,7 +217,8 @@ def list_keys(
         return
     console = open_console()
     if not keys:
-        console.print("no keys yet; make one: batuta keys create NAME", style="dim")
+        none = "no keys yet" if tenant is None else f"the tenant {tenant} has no keys"
+        console.print(f"{none}; make one: batuta keys create NAME", style="dim")
         return
     table = new_table("key", "tenant", "name", "state", "limits")
     for key in keys:
@@ -245,10 +246,10 @@ def change_limits(
 
     async def work(store: Store) -> ApiKey:
         key = _require_key(await store.keys.find(key_id), key_id)
-        policy = _read_permissions(permissions_json(key.policy) | limits.named())
+        permissions = _read_permissions(permissions_json(key.policy) | limits.named())
         return _require_key(
             await store.keys.change(
-                key_id, policy, expires=_expiry_time(expires), by=command_actor()
+                key_id, permissions, expires=_expiry_time(expires), by=command_actor()
             ),
             key_id,
         )
@@ -332,16 +333,16 @@ def show_spending(
             store.database, groups, tenant=tenant, since=since, until=until
         )
 
-    found = _with_store(work)
+    sums = _with_store(work)
     if json:
-        json_output.print_json([spend_group_json(groups, one) for one in found])
+        json_output.print_json([spend_group_json(groups, one) for one in sums])
         return
-    if not found:
+    if not sums:
         print_nothing("no spending")
         return
     figures = ("runs", "calls", "tokens", "cost")
     table = new_table(*groups, *figures, right=figures)
-    for one in found:
+    for one in sums:
         numbers = (one.runs, one.calls, one.input_tokens + one.output_tokens)
         names = (name or "–" for name in one.group)
         table.add_row(*names, *(format_count(number) for number in numbers), format_cost(one.cost))
@@ -396,32 +397,32 @@ def _read_permissions(given: dict[str, Any]) -> KeyPermissions:
         raise ConfigError(f"{name}{space}{reason}") from None
 
 
-def describe_permissions(policy: KeyPermissions) -> str:
+def describe_permissions(permissions: KeyPermissions) -> str:
     """Return a key's limits in words; empty if the key has no limits."""
     dollars = (
-        (policy.max_cost, "a run"),
-        (policy.per_day, "a day"),
-        (policy.per_month, "a month"),
-        (policy.session_max_cost, "a session"),
+        (permissions.max_cost, "a run"),
+        (permissions.per_day, "a day"),
+        (permissions.per_month, "a month"),
+        (permissions.session_max_cost, "a session"),
     )
     counts = (
-        (policy.rpm, "requests a minute"),
-        (policy.tpm, "tokens a minute"),
-        (policy.concurrency, "requests at the same time"),
-        (policy.session_max_turns, "turns a session"),
+        (permissions.rpm, "requests a minute"),
+        (permissions.tpm, "tokens a minute"),
+        (permissions.concurrency, "requests at the same time"),
+        (permissions.session_max_turns, "turns a session"),
     )
     names = (
-        ("models", policy.models),
-        ("workers", policy.workers_allow),
-        ("not the workers", policy.workers_deny),
-        ("tags", policy.tags),
-        ("tools", policy.tools),
+        ("models", permissions.models),
+        ("workers", permissions.workers_allow),
+        ("not the workers", permissions.workers_deny),
+        ("tags", permissions.tags),
+        ("tools", permissions.tools),
     )
     parts = [f"{title} {' '.join(entries)}" for title, entries in names if entries]
     parts += [f"{format_usd(usd)} {period}" for usd, period in dollars if usd is not None]
     parts += [f"{format_count(number)} {unit}" for number, unit in counts if number is not None]
-    if policy.min_confidence is not None:
-        parts.append(f"confidence at least {policy.min_confidence:g}")
+    if permissions.min_confidence is not None:
+        parts.append(f"confidence at least {permissions.min_confidence:g}")
     return ", ".join(parts)
 
 

@@ -57,14 +57,14 @@ def add_approval_commands(app: typer.Typer) -> None:
 
 def list_waiting(as_json: Json = False) -> None:
     """List plans that wait for approval, oldest first."""
-    found = anyio.run(_list_plans)
+    plans = anyio.run(_list_plans)
     if as_json:
-        print_json([plan_json(plan) for plan in found])
+        print_json([plan_json(plan) for plan in plans])
         return
     console = open_console()
-    if not found:
+    if not plans:
         console.print("no plan waits for approval", style="dim")
-    for plan in found:
+    for plan in plans:
         shown = plan_json(plan)
         console.print(
             Text.assemble((plan.id, "bold"), f"  {plan.digest[:_LEAST_DIGITS]}"), soft_wrap=True

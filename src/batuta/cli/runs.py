@@ -25,7 +25,7 @@ from batuta.core.formatting import format_cost, format_count, format_seconds, fo
 from batuta.engine import RunHooks, RunSettings, conduct
 from batuta.errors import ConfigError
 from batuta.language.plan_rules import NO_RULES
-from batuta.rendering.console import new_table, open_console, print_table
+from batuta.rendering.console import new_table, open_console, print_nothing, print_table
 from batuta.rendering.terminal import write_error, write_json, write_output
 from batuta.store import RunSummary, Store, encode_run
 from batuta.store.run_filter import EVERY_RUN, RunFilter, RunFilterError, parse_run_filter
@@ -270,7 +270,7 @@ def list_sessions(
         return
     console = open_console()
     if not found:
-        console.print("no sessions yet; they come with requests: batuta serve", style="dim")
+        print_nothing("no sessions")
         return
     table = new_table(padding=(0, _PADDING, 0, 0))
     for name in ("session", "latest", "runs", "cost", "best single, est.", "saved, est."):
@@ -297,7 +297,7 @@ async def _read_savings(
 def show_stored_run(
     run_id: RunArgument,
     step: Annotated[
-        int | None, typer.Option(min=1, help="Show this step's prompt and reply.")
+        int | None, typer.Option(min=1, help="Show this step's prompt and reply; not with --json.")
     ] = None,
     store: StoreOption = None,
     json: Json = False,

@@ -45,14 +45,14 @@ def migrate(
     """
     from batuta.store.transfer import transfer_store  # noqa: PLC0415 - loads SQLAlchemy
 
-    found = anyio.run(transfer_store, source or store_target(), target, _show_progress)
+    transfers = anyio.run(transfer_store, source or store_target(), target, _show_progress)
     if sys.stderr.isatty():
         write_error("\n")
     if json:
-        print_json([_describe_transfer(transfer) for transfer in found])
+        print_json([_describe_transfer(transfer) for transfer in transfers])
     else:
-        _print_transfers(found)
-    if not all(one.equal for one in found):
+        _print_transfers(transfers)
+    if not all(one.equal for one in transfers):
         write_error("batuta: the source changed during the copy: run the same command again\n")
         raise typer.Exit(EXIT_UNEQUAL)
 
@@ -74,10 +74,10 @@ def _describe_transfer(transfer: TableTransfer) -> dict[str, object]:
     }
 
 
-def _print_transfers(found: tuple[TableTransfer, ...]) -> None:
+def _print_transfers(transfers: tuple[TableTransfer, ...]) -> None:
     figures = ("source", "target", "written", "forgotten", "dollars")
     table = new_table("table", *figures, "", right=figures)
-    for one in found:
+    for one in transfers:
         dollars = f"{one.target_usd}" if one.source_usd or one.target_usd else ""
         counts = (one.source, one.target, one.written, one.forgotten)
         mark = "equal" if one.equal else "differs"

@@ -275,12 +275,12 @@ class _Loading:
             raise ConfigError(f"{path} names no workers, and {NO_MODELS}")
         settings = settings.resolve_folders(path.parent)
         assembled = self.build(str(path), specs, settings)
-        known = settings.baselines
+        baselines = settings.baselines
         return replace(
             assembled,
-            history=path.parent / known.history if known.history else None,
-            cascade=path.parent / known.cascade if known.cascade else None,
-            checker=known.checker,
+            history=path.parent / baselines.history if baselines.history else None,
+            cascade=path.parent / baselines.cascade if baselines.cascade else None,
+            checker=baselines.checker,
             plan_rules=_plan_rules(settings, specs, assembled),
             approvals=_build_approvals(settings, specs),
             approval_webhook=_open_webhook(settings, self.http, self.environ),

@@ -55,11 +55,11 @@ def describe_setting_error(error: ValidationError, data: object, model: type[Bas
 
     Of an error about a table and others inside that table, the innermost is reported.
     """
-    found = error.errors(include_url=False)
-    first = next((each for each in found if each["type"] == UNKNOWN), found[0])
+    errors = error.errors(include_url=False)
+    first = next((each for each in errors if each["type"] == UNKNOWN), errors[0])
     around = _find_location(first, data).path
     # An error inside a table says more than that the table is, for example, not a number.
-    inside = [each for each in found if _find_location(each, data).path[: len(around)] == around]
+    inside = [each for each in errors if _find_location(each, data).path[: len(around)] == around]
     first = max(inside, key=lambda each: len(_find_location(each, data).path))
     location = _find_location(first, data)
     same = [each for each in inside if _find_location(each, data) == location]
@@ -68,9 +68,9 @@ def describe_setting_error(error: ValidationError, data: object, model: type[Bas
 
 def describe_value_error(name: str, error: ValidationError) -> str:
     """Return one sentence about a single value that is not from a file, such as an option's."""
-    found = error.errors(include_url=False)
+    errors = error.errors(include_url=False)
     location = _Location(entries=(), name=name, path=())
-    return _describe_error(found[0], found, location, BaseModel).replace('"', "")
+    return _describe_error(errors[0], errors, location, BaseModel).replace('"', "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

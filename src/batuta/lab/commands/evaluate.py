@@ -75,15 +75,15 @@ async def estimate_calls(options: EvalCommandOptions) -> None:
             pool_seed=options.questions.seed,
         )
         log = stack.enter_context(ResultLog(folder))
-        found = await _forecast_calls(options, parts, terms, log)
+        forecast = await _forecast_calls(options, parts, terms, log)
     if options.output.json:
-        every = {**found.systems, "total": found.total}
+        every = {**forecast.systems, "total": forecast.total}
         print_json({name: asdict(calls) for name, calls in every.items()})
         return
-    for name, calls in found.systems.items():
+    for name, calls in forecast.systems.items():
         write_output(f"{name:24} {calls}\n")
-    over = compare_budget(found, options.limits.budget)
-    write_output(f"{found}{over}; no worker was called\n")
+    over = compare_budget(forecast, options.limits.budget)
+    write_output(f"{forecast}{over}; no worker was called\n")
 
 
 async def _forecast_calls(
@@ -92,12 +92,12 @@ async def _forecast_calls(
     """Return the expected calls and cost; print the notes on them."""
     from batuta.lab.evals import forecast_parts  # noqa: PLC0415 - loads numpy
 
-    found = await forecast_parts(
+    forecast = await forecast_parts(
         parts, options.system_names, options=terms, result_log=log, equal=options.systems.equal
     )
-    for note in found.notes:
+    for note in forecast.notes:
         print_message(note)
-    return found
+    return forecast
 
 
 def compare_budget(expected: EvalForecast, budget: float | None) -> str:
@@ -120,16 +120,16 @@ def eval_command(options: EvalCommandOptions) -> None:
     if options.limits.check:
         anyio.run(estimate_calls, options)
         return
-    found: list[dict[str, Any]] = []
+    reports: list[dict[str, Any]] = []
     try:
         for one in _measure_sets(_expand_sets(options), options.execution.jobs):
-            found.append(one)
+            reports.append(one)
             if not options.output.json:
                 print_table(one)
     except KeyboardInterrupt:
         print_message(f"the results so far are kept; resume with --out {options.output.out}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    _print_outcome(found, options)
+    _print_outcome(reports, options)
 
 
 def _measure_sets(
@@ -162,7 +162,7 @@ def _measure_one_set(options: EvalCommandOptions) -> dict[str, Any] | str:
         return str(error)
 
 
-def _print_outcome(found: list[dict[str, Any]], options: EvalCommandOptions) -> None:
+def _print_outcome(reports: list[dict[str, Any]], options: EvalCommandOptions) -> None:
     """Print where the results are; fit a confidence model with --calibrate.
 
     For `recorded:all` an index of the sets is written.
@@ -172,9 +172,9 @@ def _print_outcome(found: list[dict[str, Any]], options: EvalCommandOptions) -> 
     """
     every = options.questions.tasks == RECORDED_PREFIX + ALL_SETS
     if every:
-        write_set_index(found, options.output.out, options.output.report)
+        write_set_index(reports, options.output.out, options.output.report)
     if options.output.json:
-        print_json(found if every else found[0])
+        print_json(reports if every else reports[0])
     print_message(f"results, report.json and report.md are in {options.output.out}")
     if (options.output.out / RUNS_FILE).is_file():
         print_message(f"read its questions: batuta runs list --store {options.output.out}")
@@ -182,11 +182,11 @@ def _print_outcome(found: list[dict[str, Any]], options: EvalCommandOptions) -> 
         _fit_confidence(options.output.out, options.output.calibrate)
     if options.output.report is not None:
         _print_pages(options.output.report)
-    if missing := sum(one["unasked"] for one in found):
+    if missing := sum(one["unasked"] for one in reports):
         more = f"raise --budget with --out {options.output.out}, and only these are run"
         print_message(f"the budget was spent: {missing} runs are missing; {more}")
         raise typer.Exit(EXIT_BUDGET)
-    if not has_scores(found):
+    if not has_scores(reports):
         print_message("no run could be scored; see the reasons in results.jsonl")
         raise typer.Exit(EXIT_UNSCORED)
 
@@ -266,8 +266,8 @@ async def _evaluate_set(options: EvalCommandOptions) -> dict[str, Any]:
             trial_runner=trial_runner,
             archive=await _open_archive(parts, options.output.out, stack),
         )
-        ledger = stack.enter_context(ResultLog(options.output.out))
-        expected = await _forecast_calls(options, parts, terms, ledger)
+        result_log = stack.enter_context(ResultLog(options.output.out))
+        expected = await _forecast_calls(options, parts, terms, result_log)
         if parts[0].subject.has_prices and expected.total.calls:
             print_message(f"{expected}{compare_budget(expected, options.limits.budget)}")
         bar = stack.enter_context(open_progress())
@@ -275,21 +275,21 @@ async def _evaluate_set(options: EvalCommandOptions) -> dict[str, Any]:
             parts,
             options.system_names,
             options=terms,
-            result_log=ledger,
+            result_log=result_log,
             bar=bar,
             equal=options.systems.equal,
         )
-        _report_other_runs(options.output.out, ledger.count_others(evaluation.results))
-    found = build_report(evaluation, shlex.join(["batuta", *sys.argv[1:]]))
-    write_report(options.output.out, found)
+        _report_other_runs(options.output.out, result_log.count_others(evaluation.results))
+    report = build_report(evaluation, shlex.join(["batuta", *sys.argv[1:]]))
+    write_report(options.output.out, report)
     if evaluation.outcomes is not None:
         write_history(evaluation.outcomes, options.output.out / OUTCOMES_FILE)
     if draw is not None and options.output.plots:
         draw(evaluation, options.output.out)
     if draw is not None and options.output.report:
-        publish_report(options.output.report, found, draw(evaluation, options.output.report))
+        publish_report(options.output.report, report, draw(evaluation, options.output.report))
         await write_question_page(options.output.report, evaluation, options.output.out / RUNS_FILE)
-    return found
+    return report
 
 
 def _report_other_runs(folder: Path, others: int) -> None:
