@@ -215,7 +215,7 @@ def test_outside_its_world_it_says_so(batuta):
         ),
         (["runs", "list", "--bogus"], 2, "there is no option --bogus; see: batuta runs list"),
         (["keys", "create", "x", "--max-cost", "a"], 2, "--max-cost is not a number of dollars"),
-        (["keys", "create", "x", "--tag", "A"], 2, "--tag must be in small letters"),
+        (["keys", "budget", "x", "--per-day", "-1"], 2, "--per-day is not a number of dollars"),
         (["ask", "q", "--conductor", "violla"], 2, "did you mean viola?"),
         (["ask", "q", "--pool", "rehersal"], 2, "no file rehersal; did you mean rehearsal?"),
         (["keys", "spend", "--since", "x"], 2, "--since must be a day such as 2026-11-21, not 'x'"),

@@ -338,9 +338,9 @@ def distil(
     drafts: Annotated[
         Path,
         typer.Option(
-            help="A folder of batuta tune, or JSON lines: each with question, draft, weight, and "
-            "pool (ids) or workers (id, description); or with drill (texts given and learned in "
-            "turn) and weight."
+            help="JSON lines, each with question, draft, weight, and pool (ids) or workers (id, "
+            "description), or with drill (texts given and learned in turn) and weight; or a folder "
+            "of batuta tune."
         ),
     ],
     seed: Seed = None,
