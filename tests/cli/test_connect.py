@@ -138,6 +138,16 @@ async def test_what_was_changed_since_stays(batuta, tmp_path):
     assert found == {**tomllib.loads(BEFORE["codex"]), "projects": {"/x": {"trust_level": "trusted"}}}  # fmt: skip
 
 
+async def test_an_undo_leaves_settings_that_are_no_text(batuta, tmp_path):
+    file = written(tmp_path, "codex", BEFORE["codex"])
+    async with server() as app_state:
+        await batuta("connect", "codex", "--url", app_state.url)
+    file.write_bytes(file.read_bytes() + b"# \xff\n")
+    code, _, said = await batuta("connect", "codex", "--undo")
+    assert code == 2 and "is not UTF-8; nothing was written" in said
+    assert file.read_bytes().endswith(b"\xff\n")
+
+
 async def test_a_key_is_made_shown_nowhere_and_revoked(batuta, tmp_path):
     file = written(tmp_path, "codex", BEFORE["codex"])
     await batuta("keys", "create", "first")

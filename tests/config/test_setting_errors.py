@@ -62,6 +62,10 @@ WORKER = '[[workers]]\nid = "sonnet"\nmodel = "claude"\nprovider = "anthropic"\n
         ),
         ("[limits]\nmax_steps = 0", "limits.max_steps must be at least 1, not 0"),
         ("[limits]\nmax_steps = 12", "limits.max_steps must be at most 5, not 12"),
+        (
+            f'[[plan_rules]]\nname = "r"\nno_self_check = true\nsays = "{"x" * 501}"',
+            'in [[plan_rules]] "r": says must have at most 500 characters',
+        ),
         ("[limits]\nmax_rounds = 99", "limits.max_rounds must be at most 3, not 99"),
         ("[resilience]\nhedge_s = 0", "resilience.hedge_s must be more than 0, not 0"),
         (

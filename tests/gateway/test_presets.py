@@ -253,6 +253,8 @@ WRONG = {
     '[models."a b"]\nconductor = "vote"': "models.a b: use 1 to 100 of: letters",
     '[limits]\nmax_cost_usd = 1\n[models.x]\nconductor = "vote"\nlimits = { max_cost_usd = 2 }':
         "models.x.limits.max_cost_usd must be at most 1, as in [limits]",
+    '[limits]\nmax_tokens = 1234567\n[models.x]\nconductor = "vote"\nlimits = { max_tokens = 1234568 }':
+        "models.x.limits.max_tokens must be at most 1234567, as in [limits]",
     '[aliases]\n"team" = "batuta-mini"\n[models.team]\nconductor = "vote"':
         "aliases.team: it is the name of team",
 }  # fmt: skip

@@ -23,7 +23,7 @@ from typer.exceptions import TyperException
 from typer.main import get_command, get_group
 
 from batuta.cli.options import format_example
-from batuta.core.suggestions import suggest_names
+from batuta.core.suggestions import find_similar
 from batuta.errors import BatutaError, ConfigError
 from batuta.plugins import open_plugin, plugin_names
 from batuta.rendering.terminal import escape_logs, write_error, write_output
@@ -42,8 +42,8 @@ def explain_usage_error(error: TyperException) -> str:
     known: Sequence[str] | None = getattr(error, "possibilities", None)
     option: str = getattr(error, "option_name", "")
     if option and hasattr(error, "possibilities"):  # otherwise it exists, and its value is missing
-        near = f"; {suggest_names(option, known)}" if known else ""
-        shown = f"there is no option {option}{near}"
+        near = find_similar(option, known or ())
+        shown = f"there is no option {option}" + (f"; did you mean {near}?" if near else "")
     elif (hint := _HINT.match(shown)) and error.__cause__ is not None:
         shown = _explain_value(hint[1].replace("'", ""), error.__cause__).rstrip(".") or shown
     link = " See" if shown.endswith("?") else "; see"
@@ -241,7 +241,7 @@ class BatutaCommands(TyperGroup):
         return list(self.commands)
 
     def get_params(self, ctx: Context) -> list[Any]:
-        """Return the options of the whole command."""
+        """Return the options of `batuta` itself."""
         options = super().get_params(ctx)
         _hide_types(options)
         return options
@@ -322,7 +322,7 @@ class _Termination:
 
 
 def main() -> None:
-    """Run the command line and exit with its code."""
+    """Run the command line and exit with its code; an error that no user can act on is raised."""
     _prepare_streams()
     escape_logs()
     termination = _Termination()

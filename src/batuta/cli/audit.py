@@ -50,18 +50,18 @@ def list_records(
     as_json: Json = False,
 ) -> None:
     """Show the newest records."""
-    found = _with_store(lambda store: store.audit.list(limit, action=action))
+    records = _with_store(lambda store: store.audit.list(limit, action=action))
     if as_json:
-        print_json([record.as_json() for record in found])
+        print_json([one.as_json() for one in records])
         return
-    if not found:
+    if not records:
         print_nothing("no records")
         return
     console = open_console()
     titles = ("no.", "when", "who", "what", "tenant", "to what", "details")
     shown = titles if console.width >= _WIDE else titles[:-1]
     table = new_table(*shown, right={"no."})
-    for one in found:
+    for one in records:
         cells = (one.actor, one.action, one.tenant, one.subject, one.details)
         table.add_row(*(str(one.seq), format_time(one.at), *cells)[: len(shown)])
     print_table(console, table)
@@ -73,12 +73,17 @@ def verify_trail(
         str | None,
         typer.Option(
             metavar="NUMBER:HASH",
-            help="A record that you kept elsewhere: detects that the whole trail was rewritten.",
+            help="A record that you kept elsewhere: detects that the whole trail was rewritten, or "
+            "its newest records removed.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check that no record was changed, removed or inserted. Exit codes: 0 intact; 1 broken."""
+    """Check that no record was changed, inserted, or removed between two others.
+
+    The removal of the newest records is detected only with --known. Exit codes: 0 intact;
+    1 broken; 2 wrong use.
+    """
     known_record = None
     if known is not None:
         match = _KNOWN.fullmatch(known)
@@ -87,17 +92,19 @@ def verify_trail(
                 "--known must be NUMBER:HASH, such as 17:9f2c… with 64 hexadecimal digits"
             )
         known_record = (int(match[1]), match[2])
-    found = _with_store(lambda store: store.audit.verify(known_record))
-    head = "" if found.head is None else f"{found.head.seq}:{found.head.hash}"
+    verdict = _with_store(lambda store: store.audit.verify(known_record))
+    head = "" if verdict.head is None else f"{verdict.head.seq}:{verdict.head.hash}"
     if as_json:
-        summary = {"records": found.records, "head": head}
-        print_json({**summary, "broken_at": found.broken_at, "reason": found.reason})
-    elif found.broken_at is None:
+        summary = {"records": verdict.records, "head": head}
+        print_json({**summary, "broken_at": verdict.broken_at, "reason": verdict.reason})
+    elif verdict.broken_at is None:
         newest = f"; the newest is {head}" if head else ""
-        write_output(f"the trail is intact: {format_count(found.records)} records{newest}\n")
+        write_output(f"the trail is intact: {format_count(verdict.records)} records{newest}\n")
     else:
-        write_error(f"batuta: the trail is broken at record {found.broken_at}: {found.reason}\n")
-    if found.broken_at is not None:
+        write_error(
+            f"batuta: the trail is broken at record {verdict.broken_at}: {verdict.reason}\n"
+        )
+    if verdict.broken_at is not None:
         raise typer.Exit(EXIT_BROKEN)
 
 

@@ -43,7 +43,7 @@ class ConnectRecord:
     written: str
     """The SHA-256 of the settings that were written."""
     existed: bool
-    """Whether the file existed before."""
+    """Whether the file existed before the agent was first connected."""
     mode: int
     """The permissions of the file before; for a new file, reading and writing by its owner."""
     key_id: str = ""
@@ -153,6 +153,8 @@ class ClientSettings:
                 self.file.unlink(missing_ok=True)
             self.backup.unlink(missing_ok=True)
             self._record_path.unlink()
+        except UnicodeDecodeError:
+            raise ConfigError(f"{self.file} is not UTF-8; nothing was written") from None
         except ConfigError as error:
             raise ConfigError(f"{self.file} was left unchanged: {error}") from None
         except OSError as error:
@@ -234,7 +236,8 @@ def connect_command(
         str,
         typer.Option(
             metavar="DOLLARS",
-            help="The daily budget (UTC) of the key that is created.",
+            help="The daily budget (UTC) of the key that is created, if the server needs one and "
+            "BATUTA_API_KEY is not set.",
             rich_help_panel=BUDGET_PANEL,
         ),
     ] = _PER_DAY,
@@ -244,7 +247,13 @@ def connect_command(
     print_only: Annotated[
         bool, typer.Option("--print", help="Print what would be written into an empty file.")
     ] = False,
-    undo: Annotated[bool, typer.Option("--undo", help="Restore the previous settings.")] = False,
+    undo: Annotated[
+        bool,
+        typer.Option(
+            "--undo",
+            help="Remove Batuta's settings, keep later changes, and revoke the key that was made.",
+        ),
+    ] = False,
 ) -> None:
     """Make Claude Code, Codex, opencode or aider use a running server."""
     agent = AGENTS[client]
@@ -273,7 +282,10 @@ def _plain_url(url: str) -> str:
 async def _set_up_agent(
     settings: ClientSettings, agent: Agent, to: Connection, per_day: str
 ) -> str:
-    """Find or create a key, ask a test question, write the settings; return the message."""
+    """Find or create a key, ask a test question, write the settings; return the message.
+
+    A key that was created for an earlier connection is revoked.
+    """
     old = settings.record
     async with HttpTransport(idle=_SECONDS) as http, _find_key(http, agent, to, per_day) as made:
         key, key_id = made
@@ -359,9 +371,9 @@ async def _make_key(http: HttpTransport, agent: Agent, url: str, per_day: str) -
             another machine and no admin token is set.
     """
     try:
-        policy = read_permissions({"per_day": per_day})
+        permissions = read_permissions({"per_day": per_day})
     except ValueError as error:
-        raise ConfigError(str(error)) from None
+        raise ConfigError(str(error).replace("per_day", "--per-day", 1)) from None
     if token := admin_token():
         body = {"name": agent.title, "limits": {"per_day": per_day}}
         try:
@@ -379,7 +391,7 @@ async def _make_key(http: HttpTransport, agent: Agent, url: str, per_day: str) -
     hasher = open_key_hasher(data_folder())
     async with Store.open(store_target()) as store:
         key, issued = await store.keys.create(
-            hasher, _TENANT, agent.title, policy, by=command_actor()
+            hasher, _TENANT, agent.title, permissions, by=command_actor()
         )
     return issued.text, key.id
 

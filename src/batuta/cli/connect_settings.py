@@ -1,4 +1,4 @@
-"""Add the settings that point a coding agent at Batuta, and remove them again. Pure.
+"""Add the settings that point a coding agent at Batuta, and remove them again.
 
 Formats: Claude Code 2.1.197, Codex 0.171.0, opencode 1.18.33 and aider 0.86.2. JSON settings are
 parsed, changed and rewritten. In TOML and YAML, lines are added between two markers, and the lines
@@ -55,7 +55,8 @@ class Agent:
     connect: Callable[[str, Connection], str]
     """Returns the settings with Batuta's added; raises `ConfigError` if that is not possible."""
     disconnect: Callable[[str, str], str]
-    """Returns the settings with Batuta's removed, given the current and the original settings."""
+    """Returns the settings with Batuta's removed, given the current and the original settings;
+    raises `ConfigError` if these cannot be read."""
 
 
 def _read_json(text: str) -> Json:

@@ -53,12 +53,16 @@ def command(
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path(DEFAULT_FILE),
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     checked: Annotated[
-        bool, typer.Option("--check/--no-check", help="Ask each worker for one word first.")
+        bool,
+        typer.Option(
+            "--check/--no-check", help="Ask each worker for one word; leave out those that fail."
+        ),
     ] = True,
 ) -> None:
-    """Find keys, addresses and local servers, and write a batuta.toml.
+    """Find models by keys, addresses and local servers, and write a batuta.toml.
 
-    On a terminal the command asks before it writes; elsewhere it does not ask.
+    On a terminal the command asks before it writes; elsewhere it does not ask. Exit codes: 0
+    written; 1 not confirmed; 2 no worker answers, or the file cannot be written.
     """
     if out.exists() and not force:
         raise ConfigError(
@@ -118,7 +122,7 @@ def _worker_text(spec: WorkerSpec, environ: Mapping[str, str]) -> str:
 
 
 def _key_variable(spec: WorkerSpec, environ: Mapping[str, str]) -> str | None:
-    """Return the variable with the server's key, if its provider has no variable of its own."""
+    """Return the variable with the server's key; None if the provider has one of its own."""
     if find_provider(spec.provider).key_vars:
         return None
     names = (name for name in environ if name.endswith("_API_KEY"))

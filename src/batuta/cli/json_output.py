@@ -17,7 +17,7 @@ def print_json(data: Any) -> None:
 
 
 def run_json(run: Run) -> dict[str, Any]:
-    """Return a run without its prompts; `batuta runs show --json` prints the whole trace."""
+    """Return a run without its question and prompts, which `batuta runs show --json` prints."""
     return {
         "id": run.id,
         "outcome": run.outcome.value,
@@ -107,13 +107,13 @@ def usage_json(usage: Usage) -> dict[str, int]:
 
 
 def cost_json(cost: Cost) -> dict[str, Any]:
-    """Return the cost; `usd` is None if no call has a known price."""
+    """Return the cost; `usd` is None if there are calls and none has a known price."""
     usd = None if cost.is_unknown else float(cost.usd)
     return {"usd": usd, "unpriced_calls": cost.unpriced_calls}
 
 
 def _price_json(price: Price) -> dict[str, float]:
-    """Return dollars per million tokens, and for a tool dollars per call."""
+    """Return dollars per million tokens, and dollars per call where calls have a price."""
     values = {"input": float(price.input), "output": float(price.output)}
     return values | {"call": float(price.call)} if price.call else values
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from decimal import Decimal
 from typing import Annotated, Any, TypeVar
 
@@ -41,6 +41,14 @@ app = typer.Typer(help="API keys, their limits and budgets.", no_args_is_help=Tr
 DEFAULT_TENANT = "default"
 """The tenant of a key that is created without one."""
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_OPTION_OF = {
+    "models": "--model",
+    "workers_allow": "--allow",
+    "workers_deny": "--deny",
+    "tags": "--tag",
+    "tools": "--tool",
+}
+"""The options whose names differ from those of the permissions that they set."""
 _T = TypeVar("_T")
 
 Id = Annotated[str, typer.Argument(help="The key's id, as `batuta keys list` shows it.")]
@@ -130,7 +138,8 @@ class KeyLimits:
         list[str] | None,
         typer.Option(
             "--deny",
-            help="A worker that may not receive its requests: an id or a tag; may be repeated.",
+            help="A worker that may not receive its requests: an id or tag:region:us; may be "
+            "repeated.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -148,7 +157,7 @@ class KeyLimits:
         list[str] | None,
         typer.Option(
             "--tool",
-            help="A server tool that its requests may use, or none; may be repeated.",
+            help="A server tool that its requests may use; may be repeated. none: no tool.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -176,7 +185,8 @@ class KeyLimits:
 def create_key(
     name: Annotated[str, typer.Argument(help="What the key is for.")],
     tenant: Annotated[
-        str, typer.Option(help="The key's tenant; keys of a tenant share its runs.")
+        str,
+        typer.Option(help="The key's tenant, which is made if it is new; its keys share its runs."),
     ] = DEFAULT_TENANT,
     *,
     limits: KeyLimits,
@@ -185,12 +195,12 @@ def create_key(
     json: Json = False,
 ) -> None:
     """Create a key; its secret is shown once."""
-    policy, until = _read_permissions(limits.named()), _expiry_time(expires)
-    check_named(policy, pool)
+    permissions, until = _read_permissions(limits.named()), _expiry_time(expires)
+    check_named(permissions, pool)
 
     async def work(store: Store, hasher: KeyHasher) -> tuple[ApiKey, IssuedKey]:
         by = command_actor()
-        return await store.keys.create(hasher, tenant, name, policy, expires=until, by=by)
+        return await store.keys.create(hasher, tenant, name, permissions, expires=until, by=by)
 
     _show_issued(*_with_hasher(work), json=json)
 
@@ -207,7 +217,8 @@ def list_keys(
         return
     console = open_console()
     if not keys:
-        console.print("no keys yet; make one: batuta keys create NAME", style="dim")
+        none = "no keys yet" if tenant is None else f"the tenant {tenant} has no keys"
+        console.print(f"{none}; make one: batuta keys create NAME", style="dim")
         return
     table = new_table("key", "tenant", "name", "state", "limits")
     for key in keys:
@@ -226,16 +237,19 @@ def change_limits(
     pool: ServedPool = None,
     json: Json = False,
 ) -> None:
-    """Change the given limits of a key. A running server applies the change within 10 s."""
+    """Change the given limits of a key, each list as a whole; the other limits stay.
+
+    A running server applies the change within 10 s.
+    """
     known = _require_key(_with_store(lambda store: store.keys.find(key_id)), key_id)
     check_named(_read_permissions(limits.named()), pool, known.policy)
 
     async def work(store: Store) -> ApiKey:
         key = _require_key(await store.keys.find(key_id), key_id)
-        policy = _read_permissions(permissions_json(key.policy) | limits.named())
+        permissions = _read_permissions(permissions_json(key.policy) | limits.named())
         return _require_key(
             await store.keys.change(
-                key_id, policy, expires=_expiry_time(expires), by=command_actor()
+                key_id, permissions, expires=_expiry_time(expires), by=command_actor()
             ),
             key_id,
         )
@@ -319,16 +333,16 @@ def show_spending(
             store.database, groups, tenant=tenant, since=since, until=until
         )
 
-    found = _with_store(work)
+    sums = _with_store(work)
     if json:
-        json_output.print_json([spend_group_json(groups, one) for one in found])
+        json_output.print_json([spend_group_json(groups, one) for one in sums])
         return
-    if not found:
+    if not sums:
         print_nothing("no spending")
         return
     figures = ("runs", "calls", "tokens", "cost")
     table = new_table(*groups, *figures, right=figures)
-    for one in found:
+    for one in sums:
         numbers = (one.runs, one.calls, one.input_tokens + one.output_tokens)
         names = (name or "–" for name in one.group)
         table.add_row(*names, *(format_count(number) for number in numbers), format_cost(one.cost))
@@ -373,38 +387,42 @@ def _require_key(value: _T | None, key_id: str) -> _T:
 
 
 def _read_permissions(given: dict[str, Any]) -> KeyPermissions:
+    """Read permissions from options; an error names the option and not the permission."""
     try:
         return read_permissions(given)
     except ValueError as error:
-        raise ConfigError(str(error)) from None
+        name, space, reason = str(error).partition(" ")
+        if name in {field.name for field in fields(KeyPermissions)}:
+            name = _OPTION_OF.get(name, f"--{name.replace('_', '-')}")
+        raise ConfigError(f"{name}{space}{reason}") from None
 
 
-def describe_permissions(policy: KeyPermissions) -> str:
+def describe_permissions(permissions: KeyPermissions) -> str:
     """Return a key's limits in words; empty if the key has no limits."""
     dollars = (
-        (policy.max_cost, "a run"),
-        (policy.per_day, "a day"),
-        (policy.per_month, "a month"),
-        (policy.session_max_cost, "a session"),
+        (permissions.max_cost, "a run"),
+        (permissions.per_day, "a day"),
+        (permissions.per_month, "a month"),
+        (permissions.session_max_cost, "a session"),
     )
     counts = (
-        (policy.rpm, "requests a minute"),
-        (policy.tpm, "tokens a minute"),
-        (policy.concurrency, "requests at the same time"),
-        (policy.session_max_turns, "turns a session"),
+        (permissions.rpm, "requests a minute"),
+        (permissions.tpm, "tokens a minute"),
+        (permissions.concurrency, "requests at the same time"),
+        (permissions.session_max_turns, "turns a session"),
     )
     names = (
-        ("models", policy.models),
-        ("workers", policy.workers_allow),
-        ("not the workers", policy.workers_deny),
-        ("tags", policy.tags),
-        ("tools", policy.tools),
+        ("models", permissions.models),
+        ("workers", permissions.workers_allow),
+        ("not the workers", permissions.workers_deny),
+        ("tags", permissions.tags),
+        ("tools", permissions.tools),
     )
     parts = [f"{title} {' '.join(entries)}" for title, entries in names if entries]
     parts += [f"{format_usd(usd)} {period}" for usd, period in dollars if usd is not None]
     parts += [f"{format_count(number)} {unit}" for number, unit in counts if number is not None]
-    if policy.min_confidence is not None:
-        parts.append(f"confidence at least {policy.min_confidence:g}")
+    if permissions.min_confidence is not None:
+        parts.append(f"confidence at least {permissions.min_confidence:g}")
     return ", ".join(parts)
 
 
@@ -415,7 +433,7 @@ def _format_amount(usd: Decimal | None) -> str:
 def _parse_seconds(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
     if not match:
-        raise ConfigError(f"{text!r} is not a duration: write 90s, 15m, 12h or 30d")
+        raise ConfigError(f"{text!r:.40} is not a duration: write 90s, 15m, 12h or 30d")
     return float(match[1]) * _UNIT_SECONDS[match[2] or "s"]
 
 

@@ -49,7 +49,9 @@ def mcp_command(
             min=0, max=65535, help="Serve over HTTP, at /v1/mcp of the API; 0: any free port."
         ),
     ] = None,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="The address to listen on; only with --port.")
+    ] = "127.0.0.1",
     *,
     pool: PoolOptions,
 ) -> None:

@@ -19,10 +19,13 @@ from batuta.rendering.terminal import write_error
 
 
 def offer_models(pool: str, *, yes: bool) -> None:
-    """Pull what `--pool local` needs, after asking.
+    """Pull what `--pool local` needs, after asking unless `yes`.
+
+    If no model is named, nothing is pulled as soon as one model is there.
 
     Raises:
-        ConfigError: a name is unknown, the user declines, or stdin is not a terminal.
+        ConfigError: a name is unknown, the user declines, or stdin is not a terminal and `yes` is
+            not set.
         DownloadError: a model cannot be downloaded.
     """
     named = pool.partition(":")[2]
@@ -39,7 +42,7 @@ def confirm_pull(models: Sequence[KnownModel], yes: bool) -> None:
     """Show the models' sizes and licences, and ask for consent unless `yes`.
 
     Raises:
-        ConfigError: the user declines, or stdin is not a terminal.
+        ConfigError: the user declines, or stdin is not a terminal and `yes` is not set.
     """
     for model in models:
         write_error(

@@ -51,7 +51,7 @@ SimulatedQuestions = Annotated[
     bool,
     typer.Option(
         "--simulated-questions",
-        help="Ask real models questions of a simulated world.",
+        help="Allow that real models are asked questions of a simulated world.",
         rich_help_panel=QUESTIONS_PANEL,
     ),
 ]
@@ -84,14 +84,18 @@ class PoolOptions:
 
     pool: Annotated[
         str | None,
-        typer.Option(help="rehearsal, local, discover (keys and local servers), or a TOML file."),
+        typer.Option(
+            help="rehearsal, local, discover (keys, local servers, pulled models), or a TOML file; "
+            "default: BATUTA_CONFIG, else ./batuta.toml, else what is found."
+        ),
     ] = None
     conductor: Annotated[
         str | None,
         typer.Option(
             help="A worker's id, best, vote, fusion, critique, research, slides, "
             "plan-solve-verify, escalate, advise, gate, lead-and-hands, single/<id>, "
-            "chain/<id>><id>, or a file with a workflow (*.txt)."
+            "chain/<id>><id>, a file with a workflow (*.txt), or the folder of a trained conductor "
+            "or selector."
         ),
     ] = None
     yes: Annotated[
@@ -99,10 +103,11 @@ class PoolOptions:
     ] = False
 
     def pull_missing(self) -> None:
-        """Pull the models that `--pool local` lacks, after asking.
+        """Pull the models that `--pool local` lacks, after asking unless --yes was given.
 
         Raises:
-            ConfigError: a name is unknown, the user declines, or stdin is not a terminal.
+            ConfigError: a name is unknown, the user declines, or stdin is not a terminal and --yes
+                was not given.
             DownloadError: a model cannot be downloaded.
         """
         if (self.pool or "").partition(":")[0] == LOCAL:
@@ -112,7 +117,7 @@ class PoolOptions:
 
 
 def command_actor() -> str:
-    """Return the name of the command line's user in the audit trail."""
+    """Return the name of the command line's user in the audit trail: `cli:NAME`, or `cli`."""
     try:
         return f"cli:{getpass.getuser()}"
     except (KeyError, OSError):  # a container's user may have no name

@@ -24,14 +24,16 @@ app = typer.Typer(help="The workers: list them, check that they answer.", no_arg
 PoolOption = Annotated[
     str | None,
     typer.Option(
-        "--pool", help="rehearsal, local, discover (keys and local servers), or a TOML file."
+        "--pool",
+        help="rehearsal, local, discover (keys, local servers, pulled models), or a TOML file; "
+        "default: BATUTA_CONFIG, else ./batuta.toml, else what is found.",
     ),
 ]
 
 
 @app.command("list", epilog=format_example("batuta pool list --pool discover"))
 def list_workers(pool: PoolOption = None, json: Json = False) -> None:
-    """Show the pool that would be used: numbers, models, prices, tags."""
+    """Show the pool that would be used: numbers, models, prices, and descriptions or tags."""
     anyio.run(_print_workers, pool, json)
 
 

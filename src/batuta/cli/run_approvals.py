@@ -35,7 +35,7 @@ EditOption = Annotated[
     typer.Option(
         exists=True,
         dir_okay=False,
-        help="Replacement steps: JSON, in the form of `batuta runs waiting --json`.",
+        help="Replacement steps: a JSON list, as `steps` in `batuta runs waiting --json`.",
     ),
 ]
 ReasonOption = Annotated[str, typer.Option(help="A reason, shown to the caller.")]
@@ -57,14 +57,14 @@ def add_approval_commands(app: typer.Typer) -> None:
 
 def list_waiting(as_json: Json = False) -> None:
     """List plans that wait for approval, oldest first."""
-    found = anyio.run(_list_plans)
+    plans = anyio.run(_list_plans)
     if as_json:
-        print_json([plan_json(plan) for plan in found])
+        print_json([plan_json(plan) for plan in plans])
         return
     console = open_console()
-    if not found:
+    if not plans:
         console.print("no plan waits for approval", style="dim")
-    for plan in found:
+    for plan in plans:
         shown = plan_json(plan)
         console.print(
             Text.assemble((plan.id, "bold"), f"  {plan.digest[:_LEAST_DIGITS]}"), soft_wrap=True
@@ -119,7 +119,9 @@ def _give_verdict(plan: str, digest: str, reason: str, *, approved: bool) -> Non
         ConfigError: the reason is too long, or no plan with that digest waits.
     """
     if len(reason) > MAX_REASON:
-        raise ConfigError(f"--reason has {len(reason)} characters; it may have {MAX_REASON}")
+        raise ConfigError(
+            f"--reason has {len(reason)} characters; it may have at most {MAX_REASON}"
+        )
     try:
         done = anyio.run(_store_verdict, plan, digest, reason, approved)
     except ApprovalError as error:
@@ -142,7 +144,10 @@ def _edit_plan(plan: str, digest: str, file: Path) -> str:
     except ApprovalError as error:
         raise ConfigError(f"{error}; see: batuta runs waiting") from None
     if edited.edit:
-        raise ConfigError("the run did not accept the edit: check that its server is running")
+        raise ConfigError(
+            f"the run did not accept the edit within {_EDIT_SECONDS:g} s: check that its server is "
+            "running"
+        )
     if edited.reason:
         raise ConfigError(edited.reason)
     write_output(f"{edited.id} {edited.digest[:_LEAST_DIGITS]} expected ${edited.usd}\n")

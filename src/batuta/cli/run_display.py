@@ -110,7 +110,10 @@ def print_run(console: Console, run: Run, title: str) -> None:
 
 
 def run_summary(run: Run) -> Text:
-    """Return one line with the run's steps, tokens, cost, time, outcome, confidence and id."""
+    """Return one line with the run's steps, tokens, cost, time, outcome, confidence and id.
+
+    The confidence and the cached share of the input are left out if there are none.
+    """
     usage = run.usage
     parts = [
         f"{len(run.steps)} step{'s' if len(run.steps) != 1 else ''}",
@@ -145,7 +148,7 @@ def workflow_table() -> Table:
 
 
 def describe_access(workflow: Workflow, index: int) -> str:
-    """Return the numbers, from 1, of the steps that a step reads; a dash if it reads none."""
+    """Return what a step reads: `last round`, the numbers of steps, from 1; a dash for nothing."""
     step = workflow.steps[index]
     own = ", ".join(str(earlier + 1) for earlier in step.access)
     if step.previous:

@@ -25,7 +25,7 @@ from batuta.core.formatting import format_cost, format_count, format_seconds, fo
 from batuta.engine import RunHooks, RunSettings, conduct
 from batuta.errors import ConfigError
 from batuta.language.plan_rules import NO_RULES
-from batuta.rendering.console import new_table, open_console, print_table
+from batuta.rendering.console import new_table, open_console, print_nothing, print_table
 from batuta.rendering.terminal import write_error, write_json, write_output
 from batuta.store import RunSummary, Store, encode_run
 from batuta.store.run_filter import EVERY_RUN, RunFilter, RunFilterError, parse_run_filter
@@ -153,12 +153,17 @@ RunArgument = Annotated[str, typer.Argument(help="The run's id, or a unique pref
 
 StoreOption = Annotated[
     str | None,
-    typer.Option(help="A store, such as an evaluation's runs.db; default: the configured one."),
+    typer.Option(
+        help="A store: a runs.db, such as an evaluation's, its folder, or a URL; default: the "
+        "configured one."
+    ),
 ]
 
 
 def find_run_store(named: str | None) -> str:
     """Return the path or URL of the named store, or of the configured one.
+
+    A name may be a file, a folder with a `runs.db`, or a URL, which is not checked here.
 
     Raises:
         ConfigError: there is no such file.
@@ -170,7 +175,9 @@ def find_run_store(named: str | None) -> str:
     path = Path(named)
     found = path / RUNS_FILE if path.is_dir() else path
     if not found.is_file():
-        raise ConfigError(f"there is no store at {found}")
+        raise ConfigError(
+            f"there is no store at {found}; name a runs.db, its folder, or a URL with --store"
+        )
     return str(found)
 
 
@@ -263,7 +270,7 @@ def list_sessions(
         return
     console = open_console()
     if not found:
-        console.print("no sessions yet; they come with requests: batuta serve", style="dim")
+        print_nothing("no sessions")
         return
     table = new_table(padding=(0, _PADDING, 0, 0))
     for name in ("session", "latest", "runs", "cost", "best single, est.", "saved, est."):
@@ -290,7 +297,7 @@ async def _read_savings(
 def show_stored_run(
     run_id: RunArgument,
     step: Annotated[
-        int | None, typer.Option(min=1, help="Show this step's prompt and reply.")
+        int | None, typer.Option(min=1, help="Show this step's prompt and reply; not with --json.")
     ] = None,
     store: StoreOption = None,
     json: Json = False,
@@ -317,10 +324,19 @@ def replay_stored_run(
     recorded: Annotated[
         bool, typer.Option("--recorded", help="Use the stored replies, at no cost.")
     ] = False,
-    pool: Annotated[str | None, typer.Option(help="The pool whose workers answer.")] = None,
+    pool: Annotated[
+        str | None,
+        typer.Option(
+            help="Without --recorded: the pool whose workers answer; default: the run's simulated "
+            "pool, else as for batuta ask."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Execute the workflow of a stored run again; the new run is stored as well."""
+    """Execute the workflows of a stored run again; the new run is stored as well.
+
+    Exit codes: 0 replayed; 1 the new run failed; 2 the run or a worker does not exist.
+    """
     run = anyio.run(_replay_run, run_id, recorded, pool)
     if json:
         json_output.print_json(json_output.run_json(run))
@@ -434,7 +450,10 @@ async def _replay_run(run_id: str, recorded: bool, pool: str | None) -> Run:
 
 
 def _id_length(summaries: list[RunSummary]) -> int:
-    """Return how many leading characters distinguish the ids of these runs; at least 12."""
+    """Return how many leading characters distinguish the ids of these runs, at least 12.
+
+    If all ids are shorter, it is the length of the longest.
+    """
     for length in range(_ID_SHOWN, max(len(each.id) for each in summaries)):
         if len({each.id[:length] for each in summaries}) == len(summaries):
             return length
@@ -524,7 +543,7 @@ def _show_step(console: Console, run: Run, number: int) -> None:
     """
     step_runs = [step for step in run.steps if step.index == number - 1]
     if not step_runs:
-        raise ConfigError(f"run {run.id} has no step {number}")
+        raise ConfigError(f"run {run.id} has no step {number} that was executed")
     for step in step_runs:
         console.rule(f"step {number} · {step.worker}")
         for message in step.request.messages if step.request else ():

@@ -28,9 +28,13 @@ def _root() -> None:
 
 @app.command(epilog=format_example("batuta store migrate postgresql://batuta@db/batuta"))
 def migrate(
-    target: Annotated[str, typer.Argument(help="postgresql://user@host/database, or a path.")],
+    target: Annotated[
+        str,
+        typer.Argument(help="The database to write: postgresql://user@host/database, or a path."),
+    ],
     source: Annotated[
-        str | None, typer.Option(help="A path or a URL; default: the configured store.")
+        str | None,
+        typer.Option(help="The database to copy, a path or a URL; default: the configured store."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -41,14 +45,14 @@ def migrate(
     """
     from batuta.store.transfer import transfer_store  # noqa: PLC0415 - loads SQLAlchemy
 
-    found = anyio.run(transfer_store, source or store_target(), target, _show_progress)
+    transfers = anyio.run(transfer_store, source or store_target(), target, _show_progress)
     if sys.stderr.isatty():
         write_error("\n")
     if json:
-        print_json([_describe_transfer(transfer) for transfer in found])
+        print_json([_describe_transfer(transfer) for transfer in transfers])
     else:
-        _print_transfers(found)
-    if not all(one.equal for one in found):
+        _print_transfers(transfers)
+    if not all(one.equal for one in transfers):
         write_error("batuta: the source changed during the copy: run the same command again\n")
         raise typer.Exit(EXIT_UNEQUAL)
 
@@ -70,10 +74,10 @@ def _describe_transfer(transfer: TableTransfer) -> dict[str, object]:
     }
 
 
-def _print_transfers(found: tuple[TableTransfer, ...]) -> None:
+def _print_transfers(transfers: tuple[TableTransfer, ...]) -> None:
     figures = ("source", "target", "written", "forgotten", "dollars")
     table = new_table("table", *figures, "", right=figures)
-    for one in found:
+    for one in transfers:
         dollars = f"{one.target_usd}" if one.source_usd or one.target_usd else ""
         counts = (one.source, one.target, one.written, one.forgotten)
         mark = "equal" if one.equal else "differs"

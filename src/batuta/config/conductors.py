@@ -81,7 +81,7 @@ _CHAIN = "chain/"
 """The prefix of a chain's name; worker ids separated by `>` follow."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,99}")
 PATTERN_PREFIX = "pattern/"
-"""The prefix of patterns' names; they are served without any setting."""
+"""The prefix of patterns' names; they are served without any setting if there are two workers."""
 ALONE = "alone"
 """The pattern of one worker: requests pass through unchanged, as with `worker/NAME`."""
 _RESERVED_PREFIXES = ("worker/", "baseline/", PATTERN_PREFIX)
@@ -126,7 +126,7 @@ def open_conductor(
             workflow file `*.txt`.
         pool: the workers that the conductor can use.
         clients: the workers' clients.
-        options: the options of a prompted conductor.
+        options: the options of a prompted conductor; the other conductors do not use them.
 
     Raises:
         ConfigError: there is no such conductor, or its folder or file cannot be used.
@@ -180,7 +180,7 @@ def _open_workflow(path: Path, pool: Pool) -> Conductor:
 
 
 def _chain_workers(name: str) -> tuple[str, ...]:
-    """Return the ids of the workers in a chain's name; empty if the name does not name a chain."""
+    """Return the workers' ids in the name of a chain; empty if the name has no chain's prefix."""
     if not name.startswith(_CHAIN):
         return ()
     return tuple(worker.strip() for worker in name.removeprefix(_CHAIN).split(">"))
@@ -188,13 +188,13 @@ def _chain_workers(name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConductorOpener:
-    """Opens conductors by name, over one pool."""
+    """Opens conductors by their names or paths, over one pool."""
 
     pool: Pool
     clients: Mapping[WorkerId, Client]
     setting: ConductorSetting = ConductorSetting()
     http: HttpTransport | None = None
-    """None: only workers of the pool conduct."""
+    """None: `model` of [conductor] is not opened, and its default conducts instead."""
     specs: Mapping[WorkerId, WorkerSpec] = field(default_factory=dict[WorkerId, WorkerSpec])
     """How the workers are reached; empty for simulated workers."""
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -213,11 +213,11 @@ class ConductorOpener:
         return self.named(name or self.setting.worker or self.pool.ranked()[0].id)
 
     def named(self, name: str) -> Conductor:
-        """Return the conductor of that name or folder.
+        """Return the conductor of that name or path, as `open_conductor` takes it.
 
         Raises:
-            ConfigError: there is no such conductor, its folder cannot be used, or a sampling
-                setting has no effect on its model.
+            ConfigError: there is no such conductor, its folder or file cannot be used, or a
+                sampling setting has no effect on its model.
         """
         spec = self.specs.get(WorkerId(name))
         options = self._options(spec.provider if spec else None)
@@ -230,7 +230,7 @@ class ConductorOpener:
         """Return the conductor opened over a sub-pool; a conducting worker may be outside of it.
 
         Raises:
-            ConfigError: there is no such conductor, or its folder cannot be used.
+            ConfigError: as for `named`.
         """
         return self.named(name) if name in self.pool else replace(self, pool=pool).named(name)
 
@@ -401,15 +401,20 @@ def _check_name(where: str, name: str) -> None:
             f"{where}: use 1 to 100 of: letters, digits, `._:@/-`; start with a letter or digit"
         )
     if name in {MINI_MODEL, ULTRA_MODEL} or name.startswith(_RESERVED_PREFIXES):
-        raise ConfigError(f"{where}: another model has that name; choose another")
+        raise ConfigError(
+            f"{where}: another model has that name, or it begins with worker/, baseline/ or "
+            f"{PATTERN_PREFIX}, as other models do; choose another name"
+        )
 
 
 def _check_within(where: str, own: PresetLimits, limits: PresetLimits) -> None:
-    """Check that no limit of a preset exceeds the file's, where it would have no effect."""
+    """Check that no limit of a preset exceeds that of the file, because it would have no effect."""
     for name in PresetLimits.model_fields:
         limit, highest = getattr(own, name), getattr(limits, name)
         if limit is not None and highest is not None and limit > highest:
-            raise ConfigError(f"{where}.limits.{name} must be at most {highest:g}, as in [limits]")
+            raise ConfigError(
+                f"{where}.limits.{name} must be at most {highest:.15g}, as in [limits]"
+            )
 
 
 def _select_workers(setting: PresetSetting, pool: Pool) -> Pool:

@@ -20,7 +20,7 @@ from batuta.engine.confidence import (
 from batuta.errors import ConfigError
 
 _MAX_BYTES = 1 << 22
-"""Maximum number of bytes of the file that are read."""
+"""Maximum size of the file in bytes; a larger one cannot be used."""
 
 
 class MeasuredConfidence(StrictModel):
@@ -47,7 +47,7 @@ class StoredSamples(StrictModel):
     count: int = Field(ge=1)
     """Number of times that each question was asked again."""
     worker: str | None = None
-    """The worker that was asked again in all runs; None: different workers."""
+    """The worker that was asked again in all runs; None: not the same worker in all of them."""
     own: bool
     """True if in each run the worker that had written the answer was asked again."""
     weights: dict[str, float]
@@ -63,6 +63,8 @@ class StoredSamples(StrictModel):
         return same and setting.count == self.count
 
     def __str__(self) -> str:
+        if not self.own and self.worker is None:
+            return describe_samples(self.count, "different workers")
         return describe_samples(self.count, None if self.own else self.worker)
 
 
@@ -108,7 +110,7 @@ def _read_sample_setting(setting: ConfidenceSetting, pool: Pool) -> SampleSettin
 
 
 def describe_samples(count: int, worker: str | None) -> str:
-    """Return a phrase such as `3 samples of WORKER`."""
+    """Return a phrase such as `3 samples of WORKER`; None: of the worker that answered."""
     number = f"{count} sample{'' if count == 1 else 's'}"
     return f"{number} of {worker or 'the worker that answered'}"
 
@@ -121,8 +123,9 @@ def read_confidence(path: Path, samples: SampleSetting | None = None) -> Confide
         samples: the samples that the settings set; None: none.
 
     Raises:
-        ConfigError: the file does not exist, was not written by `batuta tune` or
-            `batuta eval --calibrate`, or was not fitted to such samples.
+        ConfigError: the file cannot be read, was not written by `batuta tune` or
+            `batuta eval --calibrate`, has weights that this version does not know, or was not
+            fitted to such samples.
     """
     try:
         body = path.read_bytes()[:_MAX_BYTES]
@@ -148,20 +151,21 @@ def _check_weights(path: Path, stored: ConfidenceFile) -> None:
             strange |= set(fitted.sampled.weights) - {*SIGNALS, SAMPLES}
         if strange:
             first = min(strange)
-            why = f"weighs {first!r} for {name}, which this Batuta does not know; fit it anew"
-            raise ConfigError(f"confidence.file: {path} {why}")
+            why = f"has a weight {first!r} for {name}, which this version of Batuta does not know"
+            need = "fit it anew with batuta tune or batuta eval --calibrate"
+            raise ConfigError(f"confidence.file: {path} {why}; {need}")
 
 
 def _check_samples(path: Path, stored: ConfidenceFile, samples: SampleSetting) -> None:
     """Check that a model in the file was fitted to such samples."""
-    known = [fitted.sampled for fitted in stored.conductors.values() if fitted.sampled is not None]
-    if any(fitted.is_of(samples) for fitted in known):
+    sampled = [one.sampled for one in stored.conductors.values() if one.sampled is not None]
+    if any(fitted.is_of(samples) for fitted in sampled):
         return
-    was = f"fitted to {known[0]}" if known else "fitted without samples"
-    asked = describe_samples(samples.count, samples.worker)
-    need = "fit it anew with batuta eval --calibrate, without `file`, or change confidence.samples"
+    was = f"fitted to {sampled[0]}" if sampled else "fitted without samples"
+    wanted = describe_samples(samples.count, samples.worker)
+    need = "leave out `file` and fit another with batuta eval --calibrate, or change the samples"
     raise ConfigError(
-        f"confidence.file: {path} was {was}, and the settings ask for {asked}; {need}"
+        f"confidence.file: {path} was {was}, and the settings ask for {wanted}; {need}"
     )
 
 

@@ -27,7 +27,7 @@ class Effort:
     steps: int | None
     """Maximum number of steps of a workflow; None: the served model's limit."""
     rounds: int
-    """Maximum number of workflows, each correcting the previous one."""
+    """Maximum number of rounds; a conductor that needs more gets them."""
     pool_share: float
     """Share of the pool that may answer, in (0, 1], the cheapest workers first."""
     usd_share: float
@@ -83,13 +83,13 @@ class Conducted(Protocol):
         ...
 
 
-def limits_for_effort(word: str, asked: Conducted) -> Limits:
-    """Return the limits at that effort of a request that sets no limits itself."""
-    limits = asked.limits
-    if not asked.writes_workflows:
+def limits_for_effort(word: str, system: Conducted) -> Limits:
+    """Return the limits at that effort of a request to the system that sets no limits itself."""
+    limits = system.limits
+    if not system.writes_workflows:
         return limits
-    effort, max_rounds = EFFORTS[word], max(asked.max_rounds, limits.rounds)
-    needed = 1 if asked.conductor is None else needed_rounds(asked.conductor)
+    effort, max_rounds = EFFORTS[word], max(system.max_rounds, limits.rounds)
+    needed = 1 if system.conductor is None else needed_rounds(system.conductor)
     return replace(
         limits,
         steps=min(effort.steps or limits.steps, limits.steps),
@@ -98,26 +98,27 @@ def limits_for_effort(word: str, asked: Conducted) -> Limits:
     )
 
 
-def conductor_for_effort(word: str, asked: Conducted) -> Conductor | None:
-    """Return the conductor at that effort; at `none` the best worker answers alone.
+def conductor_for_effort(word: str, system: Conducted) -> Conductor | None:
+    """Return the conductor at that effort; None: a baseline answers.
 
-    A session pattern is kept at every effort: it plans nothing and only chooses who acts.
+    At `none` the best worker answers alone. A session pattern, which only chooses who acts, and a
+    conductor that writes no workflows are kept at every effort.
     """
-    plans_nothing = isinstance(asked.conductor, SessionPattern)
-    if EFFORTS[word].uses_conductor or not asked.writes_workflows or plans_nothing:
-        return asked.conductor
+    plans_nothing = isinstance(system.conductor, SessionPattern)
+    if EFFORTS[word].uses_conductor or not system.writes_workflows or plans_nothing:
+        return system.conductor
     return best_single_worker()
 
 
-def pool_for_effort(word: str, asked: Conducted, allowed: Pool) -> Pool:
+def pool_for_effort(word: str, system: Conducted, allowed: Pool) -> Pool:
     """Return those of the allowed workers that may answer at that effort."""
-    if not asked.writes_workflows:
+    if not system.writes_workflows:
         return allowed
-    return cheapest_workers(allowed, EFFORTS[word].pool_share, asked.limits.unknown)
+    return cheapest_workers(allowed, EFFORTS[word].pool_share, system.limits.unknown)
 
 
 def narrow_system(system: ServedSystem) -> ServedSystem:
-    """Return the system narrowed to its own default effort."""
+    """Return the system narrowed to its own default effort; without one, the system as it is."""
     word = system.effort
     if word is None:
         return system

@@ -66,9 +66,9 @@ from batuta.plugins import open_plugin, plugin_names
 DEFAULT_FILE = "batuta.toml"
 DISCOVER_POOL = "discover"
 RULES = ("policies", "plan_rules", "approvals", "limits", "oidc")
-"""The tables of a settings file that forbid or limit something."""
+"""The tables of a settings file that are named in a note if a pool ignores the file."""
 DEMO_POOL = "rehearsal"
-"""The plugin's pool that a server uses if no model is available."""
+"""The simulated pool, of a plugin, that a server uses if no model is found."""
 NO_MODELS = (
     "no model was found: set OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, OPENROUTER_API_KEY "
     "or DEEPSEEK_API_KEY, or start Ollama, vLLM, SGLang, llama.cpp or LM Studio; small models that "
@@ -126,16 +126,17 @@ async def load_config(
         pool: `rehearsal`, `rehearsal:shifted` (the same after a change of its workers),
             `rehearsal:SEED[:COUNT]` and `world2[:SEED[:COUNT]]` (simulated workers drawn by a
             seed), `local[:NAME,NAME]` (pulled models and a worker that runs Python), `discover`
-            (keys, local servers, pulled models), or a TOML file. None: the file that BATUTA_CONFIG
-            names, else `batuta.toml` here, else the models found by the environment's keys and
-            base URLs, else those of local servers and the pulled models.
-        conductor: overrides the file's: a worker's id, `best`, `vote`, `plan-solve-verify`,
-            `single/<id>`, `chain/<id>><id>` (workers one after another), a workflow file `*.txt`,
-            or `hand-written` (rehearsal only).
+            (keys, local servers, pulled models), or a TOML file. None: the value of BATUTA_CONFIG,
+            else `batuta.toml` here, else the models found by the environment's keys and base URLs,
+            else those of local servers and the pulled models.
+        conductor: the name or path of a conductor, as `open_conductor` takes it; in the
+            rehearsal also `hand-written`. None: that of the file or plugin, else the best worker,
+            prompted.
         environ: the environment variables, with keys and overrides.
-        time_scale: how slow the rehearsal's workers are; 1.0 is a natural pace, None the plugin's
-            default.
-        rehearses: whether to use the rehearsal if no pool is named and no model is found.
+        time_scale: how slow simulated workers are; 1.0 is a natural pace, 0 answers at once, None
+            is the plugin's default.
+        rehearses: whether to use the rehearsal if no pool is named, no model is found, and the
+            environment names no server that is silent.
         processes: number of processes that call these workers, each with its own configuration;
             without Redis each process gets an equal part of the providers' limits.
 
@@ -274,12 +275,12 @@ class _Loading:
             raise ConfigError(f"{path} names no workers, and {NO_MODELS}")
         settings = settings.resolve_folders(path.parent)
         assembled = self.build(str(path), specs, settings)
-        known = settings.baselines
+        baselines = settings.baselines
         return replace(
             assembled,
-            history=path.parent / known.history if known.history else None,
-            cascade=path.parent / known.cascade if known.cascade else None,
-            checker=known.checker,
+            history=path.parent / baselines.history if baselines.history else None,
+            cascade=path.parent / baselines.cascade if baselines.cascade else None,
+            checker=baselines.checker,
             plan_rules=_plan_rules(settings, specs, assembled),
             approvals=_build_approvals(settings, specs),
             approval_webhook=_open_webhook(settings, self.http, self.environ),
@@ -372,7 +373,9 @@ def _open_server_tools(
     http: HttpTransport,
     environ: Mapping[str, str],
 ) -> ServerTools | None:
-    """Open the server tools that clients may request; their code is loaded only if needed.
+    """Open the server tools that clients may request; None: there are none.
+
+    Their code is loaded only if it is needed.
 
     Raises:
         ConfigError: the settings of a tool cannot be used.
@@ -402,7 +405,7 @@ def _plan_rules(
     """Return the rules for plans; their code is loaded only if there are any.
 
     Raises:
-        ConfigError: a rule names a worker that does not exist.
+        ConfigError: a rule names a worker that does not exist, or only tags that no worker has.
     """
     if not settings.plan_rules:
         return NO_RULES
@@ -419,7 +422,7 @@ def _build_approvals(settings: Settings, specs: tuple[WorkerSpec, ...]) -> tuple
     """Return the rules that select the plans that need a person's approval.
 
     Raises:
-        ConfigError: a rule names a worker that does not exist.
+        ConfigError: a rule names a worker that does not exist, or only tags that no worker has.
     """
     if not settings.approvals:
         return ()
@@ -441,7 +444,10 @@ def _open_webhook(
         return None
     secret = read_variable(environ, setting.secret_env)
     if not secret:
-        raise ConfigError(f"approval_webhook needs the variable {setting.secret_env}")
+        raise ConfigError(
+            f"approval_webhook needs the variable {setting.secret_env}: set it to the secret that "
+            "both sides sign with"
+        )
     return Webhook(http, setting.url, Secret(secret))
 
 
@@ -505,9 +511,9 @@ def _open_presets(settings: Settings, opener: ConductorOpener) -> tuple[Preset, 
 
 
 def _answering_terms(settings: Settings) -> str:
-    """Return, as text, the settings that affect an answer besides the pool and its limits.
+    """Return timeouts, policies, plan rules and the samples of confidence as text.
 
-    They are timeouts, policies, plan rules and the samples of confidence.
+    These affect an answer besides the pool and its limits. The text is empty if none is set.
     """
     resilience = settings.resilience
     waits = (resilience.step_timeout_s, resilience.hedge_s)
@@ -519,7 +525,7 @@ def _answering_terms(settings: Settings) -> str:
 
 
 def _setting_notes(settings: Settings, ultra: Conductor, *, named: bool) -> tuple[str, ...]:
-    """Return a sentence for each setting that has no effect, or less than may be expected.
+    """Return sentences about settings that have no effect, or less than may be expected.
 
     Args:
         settings: the settings of the file.

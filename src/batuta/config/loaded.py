@@ -34,7 +34,7 @@ class LoadedConfig:
     """A pool that is ready to use, and its conductors."""
 
     source: str
-    """The source of the settings, as people read it."""
+    """Where the workers come from, as people read it: a file, or what was found."""
     pool: Pool
     clients: Mapping[WorkerId, Client]
     conductor: Conductor
@@ -44,7 +44,7 @@ class LoadedConfig:
     explore: ExploreSetting | None = None
     """How often batuta-mini explores alternatives, and its budget; None: never."""
     simulated: bool = False
-    """True for the rehearsal: its workers are programs, not language models."""
+    """True for a simulated pool: its workers are programs, not language models."""
     examples: tuple[str, ...] = ()
     """Questions that simulated workers can answer; empty: not known."""
     history: Path | None = None
@@ -62,7 +62,7 @@ class LoadedConfig:
     embedders: tuple[Worker, ...] = ()
     """Embedding models; they are not in `pool`, but their clients are in `clients`."""
     health: Mapping[WorkerId, WorkerHealth] = field(default_factory=dict[WorkerId, WorkerHealth])
-    """The health of each worker and of the conductor's model; empty in the rehearsal."""
+    """The health of each worker and of the conductor's model; empty for simulated workers."""
     timeouts: TimeoutPolicy = TimeoutPolicy()
     guardrails: Guardrails = NO_GUARDRAILS
     plan_rules: PlanRules = NO_RULES
@@ -80,11 +80,12 @@ class LoadedConfig:
     digest: str = ""
     """The SHA-256 of the settings file in hexadecimal; empty: there is no file."""
     terms: str = ""
-    """Timeouts, policies and confidence samples as text; part of the keys of measured results."""
+    """Timeouts, policies, plan rules and confidence samples as text, a part of the keys of measured
+    results; empty: none is set."""
     max_rounds: int | None = None
     """Rounds that the settings set; None: those that the conductor needs or a request asks for."""
     server: ServerSetting = ServerSetting()
-    """The limits of a server over this pool."""
+    """The settings of a server over this pool."""
     answer_cache: AnswerCacheSetting = AnswerCacheSetting()
     """Which answers are cached, and for how long."""
     moderation: ModerationClient | None = None
@@ -98,7 +99,7 @@ class LoadedConfig:
     oidc: OidcSetting | None = None
     """The identity provider with which people sign in to the page; None: not set."""
     notes: tuple[str, ...] = ()
-    """A sentence for people about each setting that has no effect, or less than may be expected."""
+    """Sentences for people, about settings that have no effect, or less than may be expected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +107,8 @@ class PoolPlugin:
     """Pools of another package; the plugin's name is the first part of `--pool`."""
 
     open: Callable[[str, str | None, float | None], LoadedConfig]
-    """Opens a pool from the value of `--pool`, the conductor's name and the time scale; raises
-    ConfigError."""
+    """Opens a pool from the value of `--pool`, the conductor's name (None: the pool's own) and the
+    time scale (None: the pool's own); raises `ConfigError` if there is no such pool or conductor.
+    """
     find: Callable[[Pool], str | None]
     """Returns the `--pool` value of a stored run's workers; None if they are of another pool."""

@@ -28,7 +28,7 @@ def build_plan_rules(
         specs: the specs of the pool's workers, which name their providers.
 
     Raises:
-        ConfigError: a rule names a worker or a tag that does not exist.
+        ConfigError: a rule names a worker that does not exist, or only tags that no worker has.
     """
     known = tuple({worker.id: worker for worker in workers}.values())
     rules = tuple(_build_rule(setting, known) for setting in settings)
@@ -41,7 +41,7 @@ def build_approvals(
     """Return the rules that select the plans that need a person's approval.
 
     Raises:
-        ConfigError: a rule names a worker or a tag that does not exist.
+        ConfigError: a rule names a worker that does not exist, or only tags that no worker has.
     """
     known = tuple(workers)
     return tuple(
@@ -90,18 +90,18 @@ def _find_named(
         KnownNames(models=(), workers=tuple(w.id for w in known)).check_permissions(named)
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from None
-    found = tuple(worker.id for worker in known if not named.allows_worker(worker))
-    if names and not found:
+    selected = tuple(worker.id for worker in known if not named.allows_worker(worker))
+    if names and not selected:
         tag = names[0].partition(":")[2]
         raise ConfigError(f"{where}: no worker has the tag {tag!r}")
-    return found
+    return selected
 
 
 def _find_providers(specs: Iterable[WorkerSpec]) -> Mapping[WorkerId, str]:
     """Return each worker's provider: its `provider:` tag, or else its provider and address."""
-    found: dict[WorkerId, str] = {}
+    providers: dict[WorkerId, str] = {}
     for spec in specs:
         tags = (tag for tag in spec.worker.tags if tag.startswith(_PROVIDER_TAG))
         address = f"{spec.provider} {spec.base_url}".strip()
-        found[spec.worker.id] = next(tags, address)
-    return found
+        providers[spec.worker.id] = next(tags, address)
+    return providers

@@ -22,7 +22,7 @@ from typing import Any, cast, final
 from batuta.errors import ConfigError
 
 HISTORY_LENGTH = 50
-"""Number of changes that can be undone."""
+"""Maximum number of changes that are kept; an older one cannot be undone."""
 _HEADER = re.compile(r"\s*\[")
 _WORKERS = re.compile(r"\s*\[\[\s*workers\s*\]\]\s*(#.*)?$")
 _COMMENT = re.compile(r"\s#")
@@ -33,7 +33,8 @@ def add_worker(text: str, values: Mapping[str, Any]) -> str:
     """Return the text of the settings with a worker appended.
 
     Raises:
-        ConfigError: there is a worker of that id, or the file's layout is not supported.
+        ConfigError: there is a worker of that id, the text is not TOML, or its layout is not
+            supported.
     """
     expected = _read_toml(text)
     workers = _list_workers(expected)
@@ -49,7 +50,7 @@ def change_worker(text: str, worker: str, values: Mapping[str, Any]) -> str:
     """Return the text of the settings with other values of a worker; None removes a value.
 
     Raises:
-        ConfigError: there is no such worker, or the file's layout is not supported.
+        ConfigError: there is no such worker, the text is not TOML, or its layout is not supported.
     """
     for name, value in values.items():
         text = _set_value(text, worker, name, value)
@@ -140,7 +141,7 @@ def _read_back(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_nested(value: Any) -> bool:
-    """Return True for a list of tables, which this module never writes but keeps."""
+    """Return True for a list with a table in it, which is compared without being written first."""
     return isinstance(value, list) and any(
         isinstance(each, dict) for each in cast("list[Any]", value)
     )
@@ -214,7 +215,7 @@ class PoolFile:
         return _list_workers(_read_toml(self.read()))
 
     def history(self) -> list[FileChange]:
-        """Return the changes that `write` made and that can be undone, newest first.
+        """Return the latest changes that `write` made and `undo` did not undo, newest first.
 
         Raises:
             ConfigError: a stored change cannot be read.
@@ -225,7 +226,7 @@ class PoolFile:
         """Replace the file atomically by the new text, and keep the old text in the history.
 
         Raises:
-            ConfigError: the file has changed since it was read, or cannot be written.
+            ConfigError: the file has changed since it was read, or cannot be read or written.
         """
         self._check_unchanged(_hash_text(before))
         entry = {"at": time(), "by": by, "what": what, "before": before, "after": _hash_text(after)}
@@ -261,7 +262,9 @@ class PoolFile:
 
     def _check_unchanged(self, digest: str) -> None:
         if _hash_text(self.read()) != digest:
-            raise ConfigError(f"{self.path.name} was changed elsewhere in the meantime")
+            raise ConfigError(
+                f"{self.path.name} was changed elsewhere in the meantime: nothing was written"
+            )
 
     def _paths(self) -> list[Path]:
         return [path for path in self._history.glob("*.json") if path.stem.isdigit()]

@@ -111,7 +111,8 @@ def ultra_system(
         conductor: the conductor that writes the workflows.
         limits: the limits of a run.
         max_rounds: rounds of each run, both the default and the maximum. None: the default is the
-            rounds of `limits` or those that the conductor needs; a request may ask for more.
+            larger of the rounds of `limits` and those that the conductor needs; a request may ask
+            for more.
         settings: how runs are executed.
     """
     rounds = max_rounds or max(limits.rounds, needed_rounds(conductor))
@@ -132,7 +133,7 @@ def mini_system(
     *,
     settings: RunSettings = DEFAULT_SETTINGS,
 ) -> ServedSystem:
-    """Make the system that answers as `batuta-mini`: one step, or a prompted model's workflows.
+    """Make the system that answers as `batuta-mini`: one step, or the workflows of a model.
 
     Args:
         pool: the workers.
@@ -191,11 +192,11 @@ def ultra_of(config: LoadedConfig) -> ServedSystem:
 
 
 def choose_system(config: LoadedConfig, name: str | None) -> ServedSystem:
-    """Make the system of that name: batuta-ultra, batuta-mini or a preset.
+    """Make the system of that name: batuta-ultra, batuta-mini, a preset or a pattern.
 
     Args:
         config: the configuration.
-        name: a served name; None: batuta-ultra.
+        name: a served name, not an alias; None: batuta-ultra.
 
     Raises:
         ConfigError: there is no served model of that name, or a baseline answers under it.
@@ -209,7 +210,10 @@ def choose_system(config: LoadedConfig, name: str | None) -> ServedSystem:
         known = (ULTRA_MODEL, MINI_MODEL, *(each.name for each in config.presets))
         raise ConfigError(f"there is no model {name!r}; {suggest_names(name, known)}")
     if preset.conductor is None:
-        raise ConfigError(f"{name} is the baseline {preset.baseline}, which only a server answers")
+        raise ConfigError(
+            f"{name} is the baseline {preset.baseline}, which only a server answers: start "
+            "batuta serve"
+        )
     return preset_system(
         preset,
         preset.conductor,

@@ -1,6 +1,6 @@
 """The schema of the settings file (TOML), as frozen models; docs/configuration.md explains it.
 
-A setting that would have no effect beside the others is refused; the message names it.
+Many settings that would have no effect beside the others are refused; the message names them.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ class PresetSetting(StrictModel):
     """A conductor, a workflow or a baseline that is served under a name."""
 
     conductor: str | None = None
-    """A worker of the pool, a fixed conductor, or the folder of a trained conductor or selector."""
+    """A worker of the pool, a fixed conductor, or the path of a trained conductor, a selector or a
+    workflow."""
     workflow: str | None = None
     """A workflow file; a relative path starts at the settings file's folder."""
     baseline: str | None = None
@@ -169,7 +170,8 @@ class SessionsSetting(StrictModel):
     stall_actions: int = Field(default=DEFAULT_RULES.stall_actions, ge=2, lt=MOST_ACTIONS)
     """Consecutive actions without a change after which a task counts as stalled."""
     consultations: int = Field(default=DEFAULT_RULES.consultations, ge=0)
-    """Maximum number of calls of a session's second model, which plans, advises or judges."""
+    """Maximum number of calls of the second model, which plans, advises or judges, in a session; 0:
+    none."""
     max_cost_usd: Decimal | None = Field(default=None, gt=0)
     """Maximum cost of a session; None: no limit."""
     max_turns: int | None = Field(default=None, ge=1)
@@ -216,7 +218,8 @@ class ConductorSetting(StrictModel):
     """The conductor, and the content of its prompt."""
 
     worker: str | None = None
-    """A worker of the pool, a fixed conductor, or the folder of a trained conductor or selector."""
+    """A worker of the pool, a fixed conductor, or the path of a trained conductor, a selector or a
+    workflow."""
     model: str = ""
     """A conducting model that is not a worker; the next settings say how it is reached."""
     provider: str = "compatible"
@@ -254,7 +257,7 @@ class ConductorSetting(StrictModel):
     breaker_questions: int = Field(default=3, ge=1)
     """Consecutive questions without a workflow after which the model is skipped."""
     breaker_pause_s: float = Field(default=60.0, gt=0, le=300)
-    """Seconds of the first pause; each further pause is twice as long."""
+    """Seconds of the first pause; each further pause is twice as long, up to 300 s."""
 
     @model_validator(mode="before")
     @classmethod
@@ -277,7 +280,8 @@ class SystemSetting(StrictModel):
     """The system that answers under a served name."""
 
     conductor: str | None = None
-    """A worker of the pool, a fixed conductor, or the folder of a trained conductor."""
+    """A worker of the pool, a fixed conductor, or the path of a trained conductor, a selector or a
+    workflow."""
     selector: str | None = None
     """The folder of a trained selector."""
 
@@ -352,7 +356,7 @@ class ResilienceSetting(StrictModel):
     breaker_failures: int = Field(default=5, ge=1)
     """Consecutive failures after which a worker is skipped."""
     breaker_pause_s: float = Field(default=15.0, gt=0, le=300)
-    """Seconds of the first pause; each further pause is twice as long."""
+    """Seconds of the first pause; each further pause is twice as long, up to 300 s."""
 
     @model_validator(mode="after")
     def _check_hedge(self) -> Self:
@@ -516,9 +520,8 @@ class Settings(StrictModel):
     def resolve_folders(self, folder: Path) -> Settings:
         """Return the settings with relative paths of workflows and trained conductors resolved.
 
-        Args:
-            folder: the settings file's folder. A conductor's name that is not the path of a trained
-                conductor or selector there is not changed.
+        A conductor's name is changed only if it is the path of a trained conductor or selector in
+        the folder of the settings file. `workflow` of a preset is always resolved.
         """
 
         def resolve(name: str | None) -> str | None:

@@ -51,12 +51,15 @@ _BOUNDS = {
 
 
 def describe_setting_error(error: ValidationError, data: object, model: type[BaseModel]) -> str:
-    """Return one sentence about the first error; an unknown setting is reported first."""
-    found = error.errors(include_url=False)
-    first = next((each for each in found if each["type"] == UNKNOWN), found[0])
+    """Return one sentence about one error: an unknown setting if there is one, else the first.
+
+    Of an error about a table and others inside that table, the innermost is reported.
+    """
+    errors = error.errors(include_url=False)
+    first = next((each for each in errors if each["type"] == UNKNOWN), errors[0])
     around = _find_location(first, data).path
     # An error inside a table says more than that the table is, for example, not a number.
-    inside = [each for each in found if _find_location(each, data).path[: len(around)] == around]
+    inside = [each for each in errors if _find_location(each, data).path[: len(around)] == around]
     first = max(inside, key=lambda each: len(_find_location(each, data).path))
     location = _find_location(first, data)
     same = [each for each in inside if _find_location(each, data) == location]
@@ -65,9 +68,9 @@ def describe_setting_error(error: ValidationError, data: object, model: type[Bas
 
 def describe_value_error(name: str, error: ValidationError) -> str:
     """Return one sentence about a single value that is not from a file, such as an option's."""
-    found = error.errors(include_url=False)
+    errors = error.errors(include_url=False)
     location = _Location(entries=(), name=name, path=())
-    return _describe_error(found[0], found, location, BaseModel).replace('"', "")
+    return _describe_error(errors[0], errors, location, BaseModel).replace('"', "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +144,9 @@ def _describe_error(
         return f"{subject} must be a list of tables: write [[{name}]]"
     if kind.endswith("too_short"):
         return f"{subject} must not be empty"
+    if kind.endswith("too_long"):
+        unit = "characters" if kind.startswith("string") else "entries"
+        return f"{subject} must have at most {error.get('ctx', {})['max_length']} {unit}"
     return f"{subject} must be {' or '.join(_list_expectations(same))}{_describe_value(error)}"
 
 

@@ -117,7 +117,7 @@ class McpSetting(StrictModel):
     @model_validator(mode="after")
     def _check_endpoint(self) -> Self:
         if bool(self.command) == bool(self.url):
-            raise ValueError("an MCP server has either a `command` or a `url`")
+            raise ValueError("an MCP server needs a `command` or a `url`, and not both")
         if self.url and not self.url.startswith(("http://", "https://")):
             raise ValueError("`url` must start with http:// or https://")
         return self

@@ -3,7 +3,7 @@
 A new tool source is registered in `open_served_tools` or `open_tool_client`, with a table in
 `config.tool_settings`, a description in `config.workers`, its provider in
 `clients.providers.TOOL_PROVIDERS` and a rule in `language.prompt`. This module is imported only if
-a tool is set.
+a worker or a served tool needs it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def open_search(
     variable = setting.key_env or usual_key
     key = Secret((read_variable(environ, variable) or "") if variable else "")
     if variable and not key:
-        raise ConfigError(f"[tools.search] needs the variable {variable}")
+        raise ConfigError(f"[tools.search] needs the variable {variable}: set it to the key")
     url = (setting.base_url or usual_url).rstrip("/")
     try:
         url_host(url)

@@ -51,7 +51,7 @@ FieldNames = Annotated[dict[str, str], AfterValidator(_without_needed_fields)]
 
 
 class PriceSetting(StrictModel):
-    """Dollars per million tokens."""
+    """Dollars per million tokens; a price of input that is None is that of `input`."""
 
     input: Decimal = Field(ge=0)
     output: Decimal = Field(ge=0)
@@ -62,7 +62,7 @@ class PriceSetting(StrictModel):
     call: Decimal = Field(default=Decimal(0), ge=0)
     """Dollars per call in addition to its tokens, such as the price of an image."""
     search: Decimal | None = Field(default=None, ge=0)
-    """Dollars per search that the provider runs; see `native_tools`."""
+    """Dollars per search that the provider runs; None: unknown. See `native_tools`."""
 
 
 class SamplingSetting(StrictModel):
@@ -194,8 +194,9 @@ class WorkerSetting(StrictModel):
 class DeploymentSetting(StrictModel):
     """Another endpoint of a worker's model.
 
-    A model or provider that is left out is the worker's, and so is the key, unless the provider is
-    another one; the limits are not.
+    A `model` or `provider` that is left out is that of the worker. Without `key_env`, the worker's
+    key is used at the worker's provider, and the usual key of another provider there. The limits
+    are the endpoint's own.
     """
 
     model: str | None = None

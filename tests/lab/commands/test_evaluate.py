@@ -315,7 +315,7 @@ def test_an_unknown_system_is_named_before_what_the_pool_may_not_do(tmp_path, po
     [
         (["--tasks", "recorded:chess", "--from-file", "own.csv"], "--from-file is for benchmarks"),
         (["--tasks", "recorded:chess"], "there is no recorded set 'chess'"),
-        (["--tasks", "recorded:routellm/gsm8k", "--conductor", "vote"], "the folder of a policy"),
+        (["--tasks", "recorded:routellm/gsm8k", "--conductor", "vote"], "GGUF file of a trained"),
     ],
 )
 def test_a_record_that_cannot_be_replayed_is_a_sentence(tmp_path, args, words):

@@ -56,10 +56,10 @@ def test_a_router_is_fitted_on_outcomes(known, tmp_path):
     ("args", "words"),
     [
         (["chess", "data.json"], "there is no format 'chess'"),
-        (["routerarena", "data.json"], "name the system that chooses"),
+        (["routerarena", "data.json"], "name one system that chooses"),
         (
             ["routerarena", "data.json", "--conductor", "a", "--history", "b"],
-            "name the system that chooses",
+            "name one system that chooses",
         ),
         (["routerarena", "data.json", "--history", "b", "--system", "moa"], "moa does not learn"),
     ],

@@ -206,6 +206,19 @@ def test_a_file_is_divided_in_whatever_unicode_it_is_written(tmp_path, encoding)
     assert found == {(row["question"], str(row["answer"])) for row in rows}
 
 
+def test_an_option_that_needs_a_file_is_named_as_it_was_written(tmp_path):
+    said = str(CliRunner().invoke(app, ["conductor", "--store", "runs.db"]).exception)
+    assert said.startswith("--store needs --config")
+
+
+def test_a_setting_of_the_command_line_is_not_said_to_be_in_the_file(tmp_path):
+    file = tmp_path / "training.toml"
+    file.write_text("", encoding="utf-8")
+    command = ["warmup", "--config", str(file), "--set", "optimiser.steps=-1"]
+    said = str(CliRunner().invoke(app, command).exception)
+    assert said.startswith(f"{file} with the options of the command line: optimiser.steps must be")
+
+
 @pytest.mark.parametrize("change", ["pool.max_usd=1", "rejection.rounds=2", "evaluation.every=0"])
 def test_what_a_training_within_a_time_has_rules_of_its_own_for_is_refused(tmp_path, change):
     command = ["conductor", "--pool", "rehearsal", "--tasks", "rehearsal:arithmetic"]

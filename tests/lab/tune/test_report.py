@@ -6,6 +6,7 @@ import urllib.request
 import pytest
 
 from batuta.gateway.ui.learning import ResultFolder
+from batuta.lab.commands.tune import read_original
 from batuta.lab.tune.recommend import write_settings
 from batuta.lab.tune.report import describe_tuning, write_results
 from batuta.lab.tune.stages import TuneStage
@@ -86,3 +87,13 @@ def test_a_selector_that_looks_at_answers_gets_the_rounds_that_it_needs(text, wa
     written = write_settings(text, advice, (), groups=(), rounds=3)
     assert wanted in written and written.count("max_rounds") == 1
     assert "max_rounds = 3" not in write_settings(text, advice | {"ultra": None}, (), (), rounds=3)
+
+
+def test_the_settings_that_are_changed_are_those_that_were_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "batuta.toml").write_text("# here", encoding="utf-8")
+    (tmp_path / "other.toml").write_text("# other", encoding="utf-8")
+    assert read_original(None, {}) == "# here"
+    assert read_original(None, {"BATUTA_CONFIG": "other.toml"}) == "# other"
+    assert read_original("other.toml", {}) == "# other"
+    assert read_original("discover", {}) == ""

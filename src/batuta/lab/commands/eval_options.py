@@ -47,7 +47,7 @@ class RecordSplit(StrEnum):
 
 
 def _new_folder() -> Path:
-    """Return the path of a new folder for this evaluation."""
+    """Return the path of a folder for this evaluation, named by the time to the second."""
     return data_folder() / "evals" / datetime.now().astimezone().strftime("%Y-%m-%d-%H%M%S")
 
 
@@ -61,12 +61,15 @@ class EvalQuestions:
         str,
         typer.Option(
             help="rehearsal[:FAMILY][:held-out]; world2[:FAMILY][:held-out]; a benchmark (batuta "
-            "tasks list); FILE.jsonl; recorded:SET/PART, or recorded:all; inspect:FILE.py@TASK."
+            "tasks list); FILE.jsonl or FILE.yaml; recorded:SET/PART, or recorded:all; "
+            "inspect:FILE.py@TASK."
         ),
     ] = "rehearsal"
     limit: Annotated[
         int | None,
-        typer.Option(min=1, help="Maximum number of questions; default 100, for a record all."),
+        typer.Option(
+            min=1, help="Maximum number of questions; default 100, for a record or inspect: all."
+        ),
     ] = None
     seeds: Annotated[
         int, typer.Option(min=1, help="Runs of each question; for a record, number of splits.")
@@ -77,7 +80,7 @@ class EvalQuestions:
     simulated_questions: SimulatedQuestions = False
     from_file: Annotated[
         list[Path] | None,
-        typer.Option("--from-file", help="Your own copy of the source's file."),
+        typer.Option("--from-file", help="Your own copy of the benchmark's file; may be repeated."),
     ] = None
     split: Annotated[
         RecordSplit,
@@ -99,7 +102,11 @@ class EvalSystems:
     panel: ClassVar = SYSTEMS_PANEL
 
     systems: Annotated[
-        str | None, typer.Option(help="Comma-separated names, or all; an unknown one lists all.")
+        str | None,
+        typer.Option(
+            help="Comma-separated names, or all; an unknown one lists all. Default: best-single "
+            "and ultra; for a record all."
+        ),
     ] = None
     equal_calls: Annotated[
         bool,
@@ -112,7 +119,8 @@ class EvalSystems:
         bool,
         typer.Option(
             "--equal-cost",
-            help="Add these with as many dollars as ultra (tokens if prices are unknown).",
+            help="Add self-consistency and best-of-N with as many dollars as ultra (tokens if "
+            "prices are unknown).",
         ),
     ] = False
 
@@ -132,12 +140,17 @@ class EvalPool:
     pool: Annotated[
         str | None,
         typer.Option(
-            help="rehearsal, discover (keys and local servers), or a file; for a record, the "
-            "models to keep, comma-separated."
+            help="As for batuta ask; default for tasks of world2: world2. Tasks of the rehearsal "
+            "use the rehearsal if no model is found. For a record: the models to keep, "
+            "comma-separated; default: all."
         ),
     ] = None
     conductor: Annotated[
-        str | None, typer.Option(help="The conductor of `ultra`, as for batuta ask.")
+        str | None,
+        typer.Option(
+            help="The conductor of `ultra`, as for batuta ask; for a record, the path of a trained "
+            "conductor."
+        ),
     ] = None
     pools: Annotated[
         int | None,
@@ -146,20 +159,23 @@ class EvalPool:
     leaves: Annotated[
         str | None,
         typer.Option(
-            help="For a record: workers that leave after learning and before the measurement."
+            help="For a record: comma-separated workers that leave after learning, before the "
+            "measurement."
         ),
     ] = None
     joins: Annotated[
         str | None,
         typer.Option(
-            help="For a record: workers known from few questions: NAME[:COUNT], default 40."
+            help="For a record: comma-separated workers known from few questions: NAME[:COUNT], "
+            "default 40."
         ),
     ] = None
     simulate: Annotated[
         bool,
         typer.Option(
             "--simulate",
-            help="For a record: if it lacks a prompt, replay an answer to its question, marked.",
+            help="For a record: if it lacks the answer to a prompt, replay another answer to the "
+            "same question; such runs are marked as simulated.",
         ),
     ] = False
 
@@ -195,15 +211,17 @@ class EvalExecution:
     concurrency: ConcurrentRuns = 64
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Recorded sets measured in parallel; default: one per core."),
+        typer.Option(
+            min=1, help="For recorded:all: sets measured in parallel; default: one per core."
+        ),
     ] = None
     executor: ExecutorName = "local"
     workers: RayProcesses = None
     journal: Annotated[
         str | None,
         typer.Option(
-            help="File of finished calls, or a PostgreSQL URL that machines share; default a file "
-            "in --out."
+            help="File of finished calls, or a PostgreSQL URL that machines share; default: "
+            "BATUTA_JOURNAL, else a file in --out."
         ),
     ] = None
 
@@ -218,7 +236,8 @@ class EvalOutput:
         Path,
         typer.Option(
             file_okay=False,
-            help="Folder of the results; finished runs in it are not repeated.",
+            help="Folder of the results; finished runs in it are not repeated. Default: a new "
+            "folder in the data folder.",
             default_factory=_new_folder,
             show_default=False,
         ),
@@ -256,7 +275,10 @@ class EvalCommandOptions:
 
     @property
     def system_names(self) -> tuple[str, ...]:
-        """The names of the systems; for a record, all by default."""
+        """The names of the systems as they were given, which may be `all`.
+
+        The default is `DEFAULT_SYSTEMS`, for a record `all`.
+        """
         recorded = self.questions.tasks.startswith(RECORDED_PREFIX)
         named = self.systems.systems
         if named is None:

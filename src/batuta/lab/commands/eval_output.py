@@ -30,7 +30,7 @@ def write_set_index(found: Sequence[dict[str, Any]], out: Path, report: Path | N
     """Write the table of all sets into the folder that contains the folders of the sets.
 
     Raises:
-        ConfigError: a report is requested and jinja2 is not installed.
+        StoreError: a folder cannot be written.
     """
     from batuta.lab.evals.report_files import publish_report_index, write_report_index  # noqa: PLC0415 - loads numpy
 
@@ -68,7 +68,7 @@ def open_progress() -> Generator[StartProgress]:
 
 
 def has_scores(found: Sequence[dict[str, Any]]) -> bool:
-    """Return whether any run has a score."""
+    """Return whether any run of these reports has a score."""
     return any(figures["n"] for one in found for figures in one["systems"].values())
 
 

@@ -92,6 +92,7 @@ async def open_eval_subject(
 
     Raises:
         ConfigError: an option does not apply, or something that it names does not exist.
+        SourceError: there are no such questions, or they cannot be read.
     """
     from batuta.clients.cache import warn_if_emptied  # noqa: PLC0415 - few need it
     from batuta.lab.evals import EvalPart, open_tasks  # noqa: PLC0415 - loads numpy
@@ -165,7 +166,7 @@ async def _open_subject(
 
 
 def _refuse_budget(wanted: EvalCommandOptions, reason: str) -> None:
-    """Raise `ConfigError` if --budget or --check is used."""
+    """Raise `ConfigError` if --budget or --check is used; the message ends with the reason."""
     limits, tasks = wanted.limits, wanted.questions.tasks
     for name, used in (("--budget", limits.budget is not None), ("--check", limits.check)):
         if used:
@@ -252,12 +253,13 @@ def _open_record(options: EvalCommandOptions) -> tuple[EvalPart, ...]:
 
 
 def _record_conductor(folder: str | None) -> Conductor | None:
-    """Return the trained conductor in a folder, or None without a folder."""
+    """Return the trained conductor of a folder or GGUF file; None if none is named."""
     if folder is None:
         return None
     if not is_policy(Path(folder)):
         raise ConfigError(
-            f"for a record, --conductor must be the folder of a policy, not {folder!r}"
+            "for a record, --conductor must be the folder or GGUF file of a trained conductor, "
+            f"not {folder!r}"
         )
     return open_trained(Path(folder))
 

@@ -58,7 +58,8 @@ async def estimate_calls(options: EvalCommandOptions) -> None:
     """Print the estimated calls and cost; no worker is called and nothing is written.
 
     Raises:
-        ConfigError: these questions cost nothing, or a system is unknown.
+        ConfigError: the questions are recorded, or an option cannot be used.
+        SourceError: there are no such questions, or they cannot be read.
     """
     from batuta.lab.evals import EvalOptions, ResultLog  # noqa: PLC0415 - loads numpy
     from batuta.lab.evals.result_log import RESULTS_FILE  # noqa: PLC0415 - same
@@ -74,15 +75,15 @@ async def estimate_calls(options: EvalCommandOptions) -> None:
             pool_seed=options.questions.seed,
         )
         log = stack.enter_context(ResultLog(folder))
-        found = await _forecast_calls(options, parts, terms, log)
+        forecast = await _forecast_calls(options, parts, terms, log)
     if options.output.json:
-        every = {**found.systems, "total": found.total}
+        every = {**forecast.systems, "total": forecast.total}
         print_json({name: asdict(calls) for name, calls in every.items()})
         return
-    for name, calls in found.systems.items():
+    for name, calls in forecast.systems.items():
         write_output(f"{name:24} {calls}\n")
-    over = compare_budget(found, options.limits.budget)
-    write_output(f"{found}{over}; no worker was called\n")
+    over = compare_budget(forecast, options.limits.budget)
+    write_output(f"{forecast}{over}; no worker was called\n")
 
 
 async def _forecast_calls(
@@ -91,12 +92,12 @@ async def _forecast_calls(
     """Return the expected calls and cost; print the notes on them."""
     from batuta.lab.evals import forecast_parts  # noqa: PLC0415 - loads numpy
 
-    found = await forecast_parts(
+    forecast = await forecast_parts(
         parts, options.system_names, options=terms, result_log=log, equal=options.systems.equal
     )
-    for note in found.notes:
+    for note in forecast.notes:
         print_message(note)
-    return found
+    return forecast
 
 
 def compare_budget(expected: EvalForecast, budget: float | None) -> str:
@@ -110,24 +111,25 @@ def compare_budget(expected: EvalForecast, budget: float | None) -> str:
 def eval_command(options: EvalCommandOptions) -> None:
     """Measure systems on tasks: accuracy, tokens, dollars and calls, with 95% intervals.
 
-    Exit codes: 0 measured; 1 nothing could be scored; 2 usage error; 4 the budget was spent
-    before all questions were asked; 130 interrupted. The results so far are kept.
+    Exit codes: 0 measured, or estimated with --check; 1 nothing could be scored; 2 wrong use or
+    settings; 4 the budget was spent before all questions were asked; 130 interrupted. The results
+    so far are kept.
     """
     if options.questions.tasks.startswith(INSPECT_PREFIX):
         options = run_inspect(options)
     if options.limits.check:
         anyio.run(estimate_calls, options)
         return
-    found: list[dict[str, Any]] = []
+    reports: list[dict[str, Any]] = []
     try:
         for one in _measure_sets(_expand_sets(options), options.execution.jobs):
-            found.append(one)
+            reports.append(one)
             if not options.output.json:
                 print_table(one)
     except KeyboardInterrupt:
         print_message(f"the results so far are kept; resume with --out {options.output.out}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    _print_outcome(found, options)
+    _print_outcome(reports, options)
 
 
 def _measure_sets(
@@ -135,7 +137,7 @@ def _measure_sets(
 ) -> Iterator[dict[str, Any]]:
     """Yield the report of each set, in order.
 
-    Several sets are measured in parallel, and a set that cannot be measured is left out with a
+    Several sets are measured in parallel, and a set whose record cannot be read is left out with a
     message.
     """
     if len(sets) == 1:
@@ -153,24 +155,26 @@ def _measure_sets(
 
 
 def _measure_one_set(options: EvalCommandOptions) -> dict[str, Any] | str:
-    """Return the report, or the reason why this set cannot be measured."""
+    """Return the report, or the reason why the record of this set cannot be read."""
     try:
         return anyio.run(_evaluate_set, options)
     except SourceError as error:
         return str(error)
 
 
-def _print_outcome(found: list[dict[str, Any]], options: EvalCommandOptions) -> None:
-    """Print where the results are; write an index for `recorded:all`.
+def _print_outcome(reports: list[dict[str, Any]], options: EvalCommandOptions) -> None:
+    """Print where the results are; fit a confidence model with --calibrate.
+
+    For `recorded:all` an index of the sets is written.
 
     Raises:
         typer.Exit: the budget was spent before all questions were asked, or no run has a score.
     """
     every = options.questions.tasks == RECORDED_PREFIX + ALL_SETS
     if every:
-        write_set_index(found, options.output.out, options.output.report)
+        write_set_index(reports, options.output.out, options.output.report)
     if options.output.json:
-        print_json(found if every else found[0])
+        print_json(reports if every else reports[0])
     print_message(f"results, report.json and report.md are in {options.output.out}")
     if (options.output.out / RUNS_FILE).is_file():
         print_message(f"read its questions: batuta runs list --store {options.output.out}")
@@ -178,11 +182,11 @@ def _print_outcome(found: list[dict[str, Any]], options: EvalCommandOptions) -> 
         _fit_confidence(options.output.out, options.output.calibrate)
     if options.output.report is not None:
         _print_pages(options.output.report)
-    if missing := sum(one["unasked"] for one in found):
+    if missing := sum(one["unasked"] for one in reports):
         more = f"raise --budget with --out {options.output.out}, and only these are run"
         print_message(f"the budget was spent: {missing} runs are missing; {more}")
         raise typer.Exit(EXIT_BUDGET)
-    if not has_scores(found):
+    if not has_scores(reports):
         print_message("no run could be scored; see the reasons in results.jsonl")
         raise typer.Exit(EXIT_UNSCORED)
 
@@ -194,7 +198,11 @@ def _print_pages(report: Path) -> None:
 
 
 def _fit_confidence(folder: Path, out: Path) -> None:
-    """Fit a confidence model to the graded runs in the folder."""
+    """Fit a confidence model to the graded runs in the folder.
+
+    Raises:
+        ConfigError: the folder has no stored runs.
+    """
     from batuta.lab.evals.confidence import calibrate_confidence  # noqa: PLC0415 - loads numpy
 
     if not (folder / RUNS_FILE).is_file():
@@ -203,11 +211,15 @@ def _fit_confidence(folder: Path, out: Path) -> None:
         )
     for line in anyio.run(calibrate_confidence, folder / RUNS_FILE, out).describe():
         print_message(line)
-    print_message(f'use it: [confidence] file = "{out.name}"')
+    print_message(f'use it: [confidence] file = "{out.absolute()}"')
 
 
 def _expand_sets(options: EvalCommandOptions) -> tuple[EvalCommandOptions, ...]:
-    """Return the options of each task set; more than one only for `recorded:all`."""
+    """Return the options of each task set; more than one only for `recorded:all`.
+
+    Raises:
+        ConfigError: no recorded set was found.
+    """
     if options.questions.tasks != RECORDED_PREFIX + ALL_SETS:
         return (options,)
     from batuta.lab.evals.recorded_sets import available_sets  # noqa: PLC0415 - loads numpy
@@ -254,8 +266,8 @@ async def _evaluate_set(options: EvalCommandOptions) -> dict[str, Any]:
             trial_runner=trial_runner,
             archive=await _open_archive(parts, options.output.out, stack),
         )
-        ledger = stack.enter_context(ResultLog(options.output.out))
-        expected = await _forecast_calls(options, parts, terms, ledger)
+        result_log = stack.enter_context(ResultLog(options.output.out))
+        expected = await _forecast_calls(options, parts, terms, result_log)
         if parts[0].subject.has_prices and expected.total.calls:
             print_message(f"{expected}{compare_budget(expected, options.limits.budget)}")
         bar = stack.enter_context(open_progress())
@@ -263,21 +275,21 @@ async def _evaluate_set(options: EvalCommandOptions) -> dict[str, Any]:
             parts,
             options.system_names,
             options=terms,
-            result_log=ledger,
+            result_log=result_log,
             bar=bar,
             equal=options.systems.equal,
         )
-        _report_other_runs(options.output.out, ledger.count_others(evaluation.results))
-    found = build_report(evaluation, shlex.join(["batuta", *sys.argv[1:]]))
-    write_report(options.output.out, found)
+        _report_other_runs(options.output.out, result_log.count_others(evaluation.results))
+    report = build_report(evaluation, shlex.join(["batuta", *sys.argv[1:]]))
+    write_report(options.output.out, report)
     if evaluation.outcomes is not None:
         write_history(evaluation.outcomes, options.output.out / OUTCOMES_FILE)
     if draw is not None and options.output.plots:
         draw(evaluation, options.output.out)
     if draw is not None and options.output.report:
-        publish_report(options.output.report, found, draw(evaluation, options.output.report))
+        publish_report(options.output.report, report, draw(evaluation, options.output.report))
         await write_question_page(options.output.report, evaluation, options.output.out / RUNS_FILE)
-    return found
+    return report
 
 
 def _report_other_runs(folder: Path, others: int) -> None:

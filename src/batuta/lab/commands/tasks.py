@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from batuta.lab.evals.router_arena import ChoosesWorkers
 
 EXPORT_FORMATS = ("routerarena",)
+SEARCHED = 1000
+"""Number of generated tasks among which a task is searched by its id."""
 
 
 def export_choices(
@@ -74,7 +76,9 @@ def _open_chooser(conductor: Path | None, history: Path | None, system: str) -> 
     """Open the selector in the folder, or fit a router or selector to the history.
 
     Raises:
-        ConfigError: neither or both are named, or the system cannot choose by the question.
+        ConfigError: neither or both are named, the folder has no selector, or the system cannot
+            choose by the question.
+        SourceError: the history cannot be read.
     """
     from batuta.conductors.selector import Selector, open_selector  # noqa: PLC0415 - same
     from batuta.lab.baselines import ConductorSolver  # noqa: PLC0415 - loads numpy
@@ -84,7 +88,7 @@ def _open_chooser(conductor: Path | None, history: Path | None, system: str) -> 
 
     if (conductor is None) == (history is None):
         raise ConfigError(
-            "name the system that chooses: --conductor FOLDER, or --history FILE and --system"
+            "name one system that chooses: --conductor FOLDER, or --history FILE and --system"
         )
     if conductor is not None:
         return open_selector(conductor)
@@ -159,14 +163,15 @@ Name = Annotated[
     ),
 ]
 Files = Annotated[
-    list[Path] | None, typer.Option("--from-file", help="Your own copy of the source's file.")
+    list[Path] | None,
+    typer.Option("--from-file", help="Your own copy of the source's file; may be repeated."),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the order of options and of generated questions.")]
 
 
 @app.command("list", epilog=format_example("batuta tasks list"))
 def list_sources(json: Json = False) -> None:
-    """List every source with its splits, its licence and the downloaded splits."""
+    """List the sources with their splits, their licences and the splits that are here."""
     folder = benchmark_folder()
     rows = [_source_json(source, folder) for source in datasets.DATASETS.values()]
     rows += [*_rehearsal_json(), *_generated_json(), *_recorded_json(folder)]
@@ -187,34 +192,45 @@ def list_sources(json: Json = False) -> None:
 @app.command("show", epilog=format_example("batuta tasks show rehearsal:lists --limit 3"))
 def show_tasks(
     name: Name,
-    id_: Annotated[str | None, typer.Argument(metavar="[ID]", help="One task.")] = None,
-    limit: Annotated[int, typer.Option(help="How many tasks.", min=1)] = 1,
+    id_: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="The id of one task; default: the first.")
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Maximum number of tasks.", min=1)] = 1,
     from_file: Files = None,
     *,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Show tasks of a source as a model receives them, with their answers."""
+    """Show tasks of a source as a model receives them, with their answers.
+
+    Of a recorded set it shows each model's accuracy, and of reasoning-gym alone its families.
+    """
     if name.startswith(RECORDED_PREFIX):
         _show_recorded(name.removeprefix(RECORDED_PREFIX), json=json)
     elif name == reasoning_gym.NAME:
         _print_families(json=json)
     else:
-        tasks = _load_tasks(name, from_file or (), seed=seed, limit=limit)
+        size = limit if id_ is None else max(limit, SEARCHED)
+        tasks = _load_tasks(name, from_file or (), seed=seed, size=size)
         if id_ is not None:
-            tasks = tuple(task for task in tasks if task.id == id_)
+            searched, tasks = len(tasks), tuple(task for task in tasks if task.id == id_)
             if not tasks:
-                raise SourceError(f"{name} has no task {id_!r}")
+                raise SourceError(
+                    f"{name} has no task {id_!r} among {searched:,} tasks of seed {seed}"
+                )
         _print_tasks(name, tasks, limit, json=json)
 
 
-def _load_tasks(name: str, files: Sequence[Path], *, seed: int, limit: int) -> tuple[Task, ...]:
-    """Return tasks of a source; of the rehearsal, the questions that `batuta eval` would ask."""
+def _load_tasks(name: str, files: Sequence[Path], *, seed: int, size: int) -> tuple[Task, ...]:
+    """Return all tasks of a source, or the first `size` tasks that a generator makes.
+
+    Of the rehearsal they are the questions that `batuta eval` would ask.
+    """
     if name.partition(":")[0] != REHEARSAL:
-        return datasets.load_tasks(name, files=files, seed=seed, size=limit)
+        return datasets.load_tasks(name, files=files, seed=seed, size=size)
     from batuta.lab.evals import open_tasks  # noqa: PLC0415 - loads numpy
 
-    return open_tasks(name, limit, 0, seed).tasks
+    return open_tasks(name, size, 0, seed).tasks
 
 
 @app.command("fetch", epilog=format_example("batuta tasks fetch gsm8k:test"))

@@ -338,8 +338,9 @@ def distil(
     drafts: Annotated[
         Path,
         typer.Option(
-            help="JSON lines of question, pool (ids) or workers (id, description), draft, weight; "
-            "of drill (texts given and learned in turn), weight; or a folder of batuta tune."
+            help="JSON lines, each with question, draft, weight, and pool (ids) or workers (id, "
+            "description), or with drill (texts given and learned in turn) and weight; or a folder "
+            "of batuta tune."
         ),
     ],
     seed: Seed = None,
@@ -363,7 +364,7 @@ def _fit_to_workflows(
 ) -> Path:
     """Fit the policy to workflows that a search has found; return its folder.
 
-    `expected` is the total of the progress bar, before the number of steps is known.
+    `expected` is the total of the progress bar before the number of steps is known; None: no total.
     """
     from batuta.lab.train.distil_stage import run_distillation  # noqa: PLC0415 - loads torch
 

@@ -24,7 +24,11 @@ Out = Annotated[
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Overrides one setting: optimiser.steps=50."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Overrides one setting: optimiser.steps=50; may be repeated.",
+    ),
 ]
 ResumeStage = Annotated[
     bool, typer.Option("--resume", help="Resume where the same stage was interrupted.")
@@ -55,7 +59,8 @@ class TrainStart:
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Estimate cost and time, list what is missing; spend nothing."
+            "--check",
+            help="Estimate cost and time, list what is missing; without --calls nothing is spent.",
         ),
     ] = False
     calls: Annotated[
@@ -86,7 +91,7 @@ class TrainOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedRuns:
-    """Options for learning from stored runs or from a tuning run."""
+    """Options for learning from stored runs, or from the workflows that `batuta tune` found."""
 
     panel: ClassVar = RUNS_PANEL
 
@@ -96,11 +101,17 @@ class ServedRuns:
     store: Annotated[
         str | None,
         typer.Option(
-            help="The store to read, a database file or URL; default: the configured one."
+            help="Train on the judged runs of this store too, a database file or URL; default of "
+            "--from-runs: the configured one."
         ),
     ] = None
     runs_share: Annotated[
-        float, typer.Option(min=0.01, max=1, help="Share of the questions that come from runs.")
+        float,
+        typer.Option(
+            min=0.01,
+            max=1,
+            help="With --from-runs or --store: share of the questions that come from runs.",
+        ),
     ] = 0.5
     tuned: Annotated[
         Path | None,
@@ -120,7 +131,8 @@ class AutomaticOptions:
 
     pool: Annotated[str | None, typer.Option(help="Without --config: the pool to conduct.")] = None
     tasks: Annotated[
-        str | None, typer.Option(help="Without --config: a JSONL file of questions.")
+        str | None,
+        typer.Option(help="Without --config: the questions, a JSONL file or a world's name."),
     ] = None
     minutes: Annotated[
         float | None, typer.Option(min=0.2, help="Without --config: maximum minutes to take.")
@@ -134,8 +146,17 @@ class ConductorTrainingOptions:
     config: Annotated[Path | None, typer.Option("--config", help="The training's TOML file.")] = (
         None
     )
-    seed: Seed = None
-    out: Out = None
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Overrides the file's seed; default without --config: 1."),
+    ] = None
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            file_okay=False,
+            help="Overrides the file's output folder; default without --config: runs/conductor.",
+        ),
+    ] = None
     changes: Set = None
     executor: RunsOn = None
     start: TrainStart
@@ -159,7 +180,8 @@ class ConductorTrainingOptions:
         given = {
             "--check": start.check,
             "--resume": start.resume,
-            "--from-runs": runs.from_runs or runs.store,
+            "--from-runs": runs.from_runs,
+            "--store": runs.store,
             "--from": runs.tuned,
             "--json": output.as_json,
             "--calls": start.calls,

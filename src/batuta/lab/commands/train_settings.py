@@ -45,7 +45,9 @@ def load_settings(
     overrides = [("seed", seed), ("output", None if out is None else str(out))]
     named = [f"{name}={json.dumps(value)}" for name, value in overrides if value is not None]
     return override_settings(
-        read_settings(config, TrainSettings), [*(changes or ()), *named], str(config)
+        read_settings(config, TrainSettings),
+        [*(changes or ()), *named],
+        f"{config} with the options of the command line",
     )
 
 
@@ -81,8 +83,8 @@ def require_packages() -> None:
 def budget_exit() -> Generator[None]:
     """Exit with 4 if the budget is spent, or 130 if the training was stopped, with a message.
 
-    Of several processes only the process of rank 0 exits with an error: a launcher kills all
-    processes if one fails, and rank 0 may still be writing the checkpoint.
+    Of several processes only the process of rank 0 exits with an error, the others with 0: a
+    launcher kills all processes if one fails, and rank 0 may still be writing the checkpoint.
 
     Raises:
         typer.Exit: the budget is spent, or the training was stopped.
@@ -120,6 +122,8 @@ def override_settings(
 ) -> TrainSettings:
     """Return the settings with `KEY=VALUE` changes, applied in order.
 
+    Messages about the changed settings begin with `source`.
+
     Raises:
         ConfigError: a change has no key or value, or its setting is unknown or out of range.
     """
@@ -133,7 +137,11 @@ def override_settings(
 
 
 def _parse_override(change: str) -> dict[str, Any]:
-    """Return `a.b=value` as nested dicts; a value that is not TOML is a string."""
+    """Return `a.b=value` as nested dicts; a value that is not TOML is a string.
+
+    Raises:
+        ConfigError: there is no `=`, or no valid key before it.
+    """
     key, equals, value = change.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {change}: write KEY=VALUE, such as optimiser.steps=50")
@@ -160,7 +168,7 @@ def _merge_values(values: Mapping[str, Any], change: Mapping[str, Any]) -> dict[
 
 
 def _silence_libraries() -> None:
-    """Turn off the libraries' warnings, progress bars and telemetry."""
+    """Turn off the libraries' warnings, progress bars and telemetry, unless the user set them."""
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,7 @@ from batuta.cli.options import format_example, with_option_groups
 from batuta.cli.progress import open_progress_bars
 from batuta.clients import HttpTransport
 from batuta.config.conductors import PATTERN_PREFIX
-from batuta.config.load import load_config
+from batuta.config.load import DEFAULT_FILE, load_config
 from batuta.config.loaded import LoadedConfig
 from batuta.core import WorkerId
 from batuta.core.suggestions import suggest_names
@@ -44,7 +46,7 @@ simulated workers, so that further calls gain less and fewer are made; dollars c
 
 
 def show_forecast(loaded: LoadedConfig, questions: TuneQuestions, forecast: dict[str, Any]) -> None:
-    """Print what the tuning would do and cost."""
+    """Print what the tuning would do, and how much it may cost at most."""
     console = open_console(highlight=False)
     many, parts = len(questions.tasks), forecast["questions"]
     console.print(
@@ -96,8 +98,8 @@ def command(options: TuneOptions) -> None:
     with the best single worker. Every call is reserved before it is made and recorded after it, so
     a restart pays for nothing twice.
 
-    Exit codes: 0 done; 2 usage error, too small a budget, or a worker that stopped answering;
-    130 interrupted, run it again.
+    Exit codes: 0 done; 2 wrong use or settings, too small a budget, or a worker that stopped
+    answering; 130 interrupted, the same command resumes.
     """
     if options.questions.from_sessions is not None:
         from batuta.lab.commands.tune_sessions import tune_sessions  # noqa: PLC0415 - loads numpy
@@ -276,6 +278,15 @@ async def _run_tuning(
     return found
 
 
+def read_original(pool: str | None, environ: Mapping[str, str]) -> str:
+    """Return the text of the pool's settings file; empty if the pool was not read from a file.
+
+    `pool` is the value of --pool; None: the default file, as `load_config` finds it.
+    """
+    source = Path(pool or environ.get("BATUTA_CONFIG") or DEFAULT_FILE)
+    return source.read_text(encoding="utf-8") if source.is_file() else ""
+
+
 def _write_results(
     options: TuneOptions,
     found: dict[str, Any],
@@ -296,11 +307,10 @@ def _write_results(
 
     text = None
     if not simulated:
-        source = Path(options.pool) if options.pool else Path("batuta.toml")
         system = (result.nominees or {}).get(ULTRA)
         selector_rounds = 1 if system is None else system.selector.needed_rounds
         text = write_settings(
-            source.read_text(encoding="utf-8") if source.is_file() else "",
+            read_original(options.pool, os.environ),
             found["recommendation"],
             result.cards,
             groups=result.grouping.names,

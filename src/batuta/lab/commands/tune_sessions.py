@@ -20,6 +20,7 @@ def tune_sessions(options: TuneOptions) -> None:
 
     Raises:
         ConfigError: options also name questions, or the store has no sessions.
+        StoreError: the store cannot be read.
     """
     questions = options.questions
     if questions.tasks is not None or questions.from_runs is not None:
@@ -44,7 +45,7 @@ async def _replay_store(options: TuneOptions) -> dict[str, Any]:
 def _print_table(found: dict[str, Any]) -> None:
     table = Table(box=None)
     for name in ("model", "sessions", "scored", "resolved", "95 %", "$ a session", "95 %"):
-        table.add_column(name, justify="left" if name == "model" else "right")
+        table.add_column(name, justify="omitted" if name == "model" else "right")
     for row in found["patterns"]:
         figures = ["–"] * 4
         if row["known"]:
@@ -55,8 +56,8 @@ def _print_table(found: dict[str, Any]) -> None:
     console = open_console()
     console.print(table)
     if found["of_several_models"]:
-        left = found["of_several_models"]
-        console.print(f"{left} sessions of several models are left out")
+        omitted = found["of_several_models"]
+        console.print(f"{omitted} sessions of several models are left out")
     for name, choice in (("pattern", found["choice"]), ("margin", found["margin"])):
         console.print(f"{name}: {_describe_choice(choice)}")
 

@@ -51,6 +51,13 @@ def test_show_a_task_of_ones_own(batuta, tmp_path):
     assert (task["id"], task["target"], task["grader"]) == ("sum", "4", "integer")
 
 
+def test_a_generated_task_is_found_by_its_id_beyond_the_limit(batuta):
+    listed = json.loads(batuta("show", "rehearsal", "--limit", "3", "--json").stdout)
+    third = listed["tasks"][2]["id"]
+    done = batuta("show", "rehearsal", third)
+    assert done.returncode == 0 and third in done.stdout, done.stderr
+
+
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_a_private_task_is_shown_without_its_text(batuta, tmp_path, options):
     (tmp_path / "mine.csv").write_text(SECRET, encoding="utf-8")
