@@ -76,7 +76,8 @@ class LimitOptions:
         float | None, typer.Option(min=0, max=MOST_SECONDS, help="Maximum time, in seconds.")
     ] = None
     max_tokens: Annotated[
-        int | None, typer.Option(min=0, help="Tokens of all calls after which no call is made.")
+        int | None,
+        typer.Option(min=0, help="Tokens after which no further call is made."),
     ] = None
     max_steps: Annotated[
         int | None, typer.Option(min=1, max=MAX_STEPS, help="Maximum number of steps.")

@@ -110,7 +110,7 @@ def open_encoder() -> SentenceEncoder:
         raise ConfigError(message) from None
     try:
         tokenizer = tokenizers.Tokenizer.from_buffer(vocabulary)
-    except Exception as error:  # noqa: BLE001 - tokenizers raises no narrower class
+    except ValueError as error:
         message = f"{words} is not a tokenizer: {error}; {install_hint('encoder')}"
         raise ConfigError(message) from None
     tokenizer.no_padding()

@@ -244,8 +244,8 @@ class StepState:
         self.index = index
         self.step: Step = workflow.steps[index]
         self.last = index == len(workflow) - 1 or context.asks_whole
-        """Whether the step's reply is an answer: the step is the last one, or each step is asked the
-        whole question."""
+        """Whether the step's reply is an answer: the step is the last one, or every step is asked
+        the whole question."""
         before = context.earlier_steps(number).get(index)
         kept = before is not None and before.worker in context.pool
         self.worker: WorkerId = before.worker if before and kept else self.step.worker

@@ -359,8 +359,10 @@ def _open_oidc(
     return OidcClient(options, http, hasher)
 
 
-def _read_client_secret(variable: str | None) -> Secret:
-    """Return the secret in that variable, or in the file that `variable`_FILE names.
+def _read_client_secret(variable: str) -> Secret:
+    """Return the secret in that variable, or in a file that is named there; else `NO_KEY`.
+
+    An empty name means a client without a secret.
 
     Raises:
         ConfigError: the variable is named but not set, or its value is not valid; it is named.

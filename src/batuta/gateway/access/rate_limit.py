@@ -158,8 +158,8 @@ class RateLimiter(Protocol):
     Laws: `take` admits at most `cap` in any minute (`add` may exceed `cap` afterwards). A refused
     amount is not counted; if it is at most `cap` and nothing else is counted, it fits within a
     minute. An amount given back is free immediately; giving it back after its minute changes
-    nothing. With Redis the laws hold as long as Redis answers: when it fails or is back, the amounts
-    counted in the other place are not known.
+    nothing. With Redis the laws hold as long as Redis answers: when it fails, or is back, the
+    amounts counted in the other place are not known.
     """
 
     async def take(self, unit: str, name: str, cap: int, amount: int = 1) -> RateWindow:
