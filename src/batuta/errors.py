@@ -60,7 +60,7 @@ class LimitReachedError(BatutaError):
     """A limit of a run, session, budget or tuning forbids another call."""
 
     def __init__(self, limit: str, spent: str, allowed: str) -> None:
-        """Build the message; `spent` and `allowed` are amounts as people read them."""
+        """Build the message: the limit was reached, `spent` of `allowed`; both may be clauses."""
         super().__init__(f"the limit on {limit} was reached: {spent} of {allowed}")
         self.limit = limit
         """`tokens`, `usd` or `seconds`; in tuning `calls` or `minutes`."""

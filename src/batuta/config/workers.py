@@ -136,7 +136,8 @@ def _read_key(owner: str, variable: str, environ: Mapping[str, str]) -> Secret:
     """Return the key in the variable that `key_env` names.
 
     Raises:
-        ConfigError: the variable is not set, or its value is not a valid key; it is named.
+        ConfigError: the variable is not set, or its value is not a valid key; the message
+            names it.
     """
     if not (value := environ.get(variable, "").strip()):
         raise ConfigError(f"{owner} needs the variable {variable}")
@@ -275,7 +276,7 @@ def program_spec(setting: WorkerSetting) -> WorkerSpec:
 
 
 def tool_spec(setting: WorkerSetting, tools: ToolsSetting) -> WorkerSpec:
-    """Return the spec of a worker without a model: a search of the web or of files, or a tool.
+    """Return the spec of a worker that searches the web or files, reads pages or calls an MCP tool.
 
     Its price is None if the price of a search is not known.
 

@@ -188,8 +188,7 @@ def can_prompt_have(request: Request, worker: Worker, tokens: int) -> bool:
 def desired_output_tokens(request: Request, worker: Worker) -> int:
     """Return the output cap, reasoning included, that a call has if the budget covers it.
 
-    Without a limit in dollars or a budget no cap is sent, except one that the request or the worker
-    sets.
+    Without a limit in dollars or a budget, this cap is not added to the request.
     """
     if request.max_output is not None:
         return request.max_output
@@ -260,7 +259,7 @@ def bound_call_cost(
         request: the request to be sent.
         worker: the worker to be called.
         unknown: the price assumed for a worker without a price; its `search`, or `ASSUMED_SEARCH`
-            if that is None, is assumed for searches without a price.
+            if that is None, is assumed for searches of unknown price.
         whole: whether the output cap must not be lowered.
         size: the size of the prompt, if it was measured already.
     """

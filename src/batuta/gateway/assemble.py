@@ -1,8 +1,8 @@
 """Builds the parts of `batuta serve` from the settings.
 
-On SIGHUP the catalogue is built again: workers, served models, limits, policies. The other parts,
-such as the sign-in, the answer cache, the audit trail and the settings of `server` and `files`,
-stay until the process is restarted.
+On SIGHUP, and when the page changes the pool, the catalogue is built again: workers, served models,
+limits, policies. The other parts, such as the sign-in, the answer cache, the audit trail, and the
+limits on connections and files, stay until the process is restarted.
 """
 
 from __future__ import annotations
@@ -244,13 +244,13 @@ async def run_configured_server(
             await record_settings(store, config)
             tasks.start_soon(reload_on_hangup, catalogue, reread)
             _start_upkeep(tasks, store, authenticator, config)
-            opener = tasks if serve_options.opens_page else None
+            page_tasks = tasks if serve_options.opens_page else None
             try:
                 await run_server(
                     state,
                     host,
                     port,
-                    on_ready=partial(_announce_ready, config, catalogue, mcp, opener),
+                    on_ready=partial(_announce_ready, config, catalogue, mcp, page_tasks),
                     grace_seconds=server.grace_s,
                     connections=_connection_limits(server),
                     owns_process=True,
@@ -365,7 +365,8 @@ def _read_client_secret(variable: str) -> Secret:
     An empty name means a client without a secret.
 
     Raises:
-        ConfigError: the variable is named but not set, or its value is not valid; it is named.
+        ConfigError: the variable is named but not set, or its value is not valid; the message
+            names it.
     """
     if not variable:
         return NO_KEY
@@ -421,12 +422,12 @@ def _announce_ready(
     config: LoadedConfig,
     catalogue: Catalogue,
     mcp: McpOptions | None,
-    opener: TaskGroup | None,
+    page_tasks: TaskGroup | None,
     url: str,
 ) -> None:
-    """Print that the server is ready, and open its page if `opener` is given."""
-    if opener is not None:
-        opener.start_soon(_open_page, url)
+    """Print that the server is ready, and open its page in `page_tasks`; None: it is not opened."""
+    if page_tasks is not None:
+        page_tasks.start_soon(_open_page, url)
     write_error(startup_message(config, catalogue, url))
     if mcp is not None:
         write_error(f"MCP endpoint: {url}{MCP_PATH}\n")

@@ -84,8 +84,9 @@ class NewcomerPosterior:
 def main_directions(less_nk: Floats) -> NDArray[np.float64]:
     """Return the directions in which credits vary most: (k, c).
 
-    Multiplied with `less_nk`, each gives coordinates whose mean square is 1. Directions without
-    variation are left out, so c may be less than `MAX_COMPONENTS`, even 0.
+    The product of `less_nk` and a direction gives the coordinates of the questions along it; their
+    mean square is 1. Directions without variation are left out, so c may be less than
+    `MAX_COMPONENTS`, even 0.
 
     Args:
         less_nk: the credits of the well-known workers, minus each worker's mean.

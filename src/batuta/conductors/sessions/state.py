@@ -6,7 +6,8 @@ conversation, and its size is bounded, except for the reservations of runs whose
 
 No text is followed as an instruction. Tool results are checked only for failures and repetitions,
 user messages only for whether they set a new task, and the worker's text is not read. Of the tool
-calls and results, only those of the newest actions are examined, and of long results the two ends.
+calls and results only those of the newest actions are examined, and of a long result only its
+beginning and its end.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Action:
 
     @property
     def key(self) -> str:
-        """A key that is equal for actions with the same calls and the same ends of results."""
+        """A key that is equal for actions with the same calls and, where examined, results."""
         calls = [f"{call.name} {call.arguments}" for call in self.calls]
         return _digest_texts(*calls, *(_both_ends(result.content) for result in self.results))
 
@@ -185,7 +186,7 @@ def _says_failed(text: str) -> bool:
 
 
 def _both_ends(text: str) -> str:
-    """Return a result without Codex's first lines; of a long one only its two ends."""
+    """Return a result without Codex's first lines; of a long one, the beginning and the end."""
     text = _FRAME.sub("", text, count=1)
     return text if len(text) <= 2 * _END else f"{text[:_END]}\n{text[-_END:]}"
 
@@ -271,8 +272,8 @@ class SessionThread:
     waits: bool = False
     """Whether the newest answer called tools, so that the task continues."""
     failures: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Counts of failures in the current task, by digest; an empty digest counts the rarest ones
-    together."""
+    """Counts of failures in the current task, by digest; an empty digest counts those beyond
+    `MOST_FAILURES`, the rarest, together."""
     forgotten: Mapping[str, int] = field(default_factory=dict[str, int])
     """The same counts for the part of the conversation that a compaction removed."""
     compacted: bool = False

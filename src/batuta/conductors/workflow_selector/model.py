@@ -105,7 +105,7 @@ def _workflow_of(steps: Sequence[Mapping[str, Any]]) -> Workflow:
 
 
 Places = NDArray[np.intp]
-"""The index of each question's group, or of another row."""
+"""A number for each question: its group, or the fold that holds it out."""
 
 DIMENSIONS = 48
 """Number of dimensions of a text vector."""
@@ -290,8 +290,9 @@ def solve_ridge(inputs_nf: Floats, targets_nt: Floats, penalty: float) -> Floats
 
 
 KIND = "workflow-selector"
-_ALLOWED = f"1 to {MAX_ROUNDS} are possible"
+_POSSIBLE_ROUNDS = f"1 to {MAX_ROUNDS} are possible"
 Ranks = NDArray[np.intp]
+"""Indices of workflows, best first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
@@ -339,7 +340,9 @@ class WorkflowSelector:
         if not set(self.safest_w.tolist()) <= set(range(library)):
             raise ValueError("the selector's safest workflow is not in its library")
         if not 1 <= self.stated_rounds <= MAX_ROUNDS:
-            raise ValueError(f"the selector asks for {self.stated_rounds} rounds: {_ALLOWED}")
+            raise ValueError(
+                f"the selector asks for {self.stated_rounds} rounds: {_POSSIBLE_ROUNDS}"
+            )
         object.__setattr__(self, "digest", state_digest(*self._state()))
 
     def __repr__(self) -> str:

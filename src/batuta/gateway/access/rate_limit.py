@@ -1,8 +1,8 @@
 """Rate limits: what a key used in the last 60 seconds, counted in memory or in Redis.
 
 Each amount taken is kept with its time for 60 seconds (a sliding window); an unused part is
-subtracted from the amount. A request that does not fit is refused and told when it will. With Redis
-all replicas share the amounts; while Redis is down, each replica counts alone, up to its share.
+subtracted from the amount. A request that does not fit is refused, with the seconds until it may
+fit. With Redis all replicas share the amounts; while Redis is down, each replica counts alone, up to its share.
 """
 
 from __future__ import annotations

@@ -106,7 +106,8 @@ class ReservedBudget:
             found = await self._grow(more, enough)
         except StoreError as error:
             _LOG.error("budgets cannot be checked: %s", error)
-            raise LimitReachedError("usd", "the budget cannot be checked now", "any") from None
+            message = "the budget cannot be checked now, so the next call may spend nothing"
+            raise LimitReachedError("usd", message, "it") from None
         if isinstance(found, BudgetStatus):
             owner = found.bucket.account.partition(":")[0]
             message = (
