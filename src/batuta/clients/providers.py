@@ -64,9 +64,8 @@ class Provider:
     """Environment variables that override `base_url`, some with a host or a region instead of a
     URL; the first one that is set counts."""
     models: tuple[str, ...] = ()
-    """The pool that a key alone gives: the newest listed model of the family of each of these models
-    (`discovery.choose_models`), or these models if none of the families is listed. As of
-    2026-11-24."""
+    """The pool that a key alone gives: of the family of each of these models the newest listed one
+    (`discovery.choose_models`), or these models if no family is listed. As of 2026-11-24."""
     cloud: Cloud | None = None
     """The cloud whose credentials can replace the key; None: no cloud's credentials can."""
     schema_bounds: tuple[str, ...] = ("minItems", "maxItems", "maxLength")

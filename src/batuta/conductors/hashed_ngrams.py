@@ -145,7 +145,7 @@ class HashedNgrams:
         return loaded
 
     def counts(self, text: str) -> SparseRow:
-        """Return the buckets of the text's n-grams with their signed counts, without counts of 0."""
+        """Return the buckets of the text's n-grams with their signed counts, except 0."""
         hashes = np.concatenate(list(self._hashes(text)))
         signs = np.where(hashes >> np.uint64(63), np.float32(1), np.float32(-1))
         counts = np.bincount(

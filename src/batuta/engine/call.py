@@ -243,8 +243,8 @@ class StepState:
         self.number = number
         self.index = index
         self.step: Step = workflow.steps[index]
-        self.last = index == len(workflow) - 1 or context.asks_whole
-        """Whether the step's reply is an answer: the step is the last one, or every step is asked
+        self.gives_answer = index == len(workflow) - 1 or context.asks_whole
+        """Whether the step's reply is an answer: the last step's, or every step's if each is asked
         the whole question."""
         before = context.earlier_steps(number).get(index)
         kept = before is not None and before.worker in context.pool
@@ -291,7 +291,7 @@ class StepState:
         An answer may be empty if its worker is asked alone, as the reply is then passed on
         unchanged, or if `allows_empty` returns True; but not if it says that it calls tools.
         """
-        if not self.last or reply.finish is Finish.TOOL_CALLS:
+        if not self.gives_answer or reply.finish is Finish.TOOL_CALLS:
             return False
         alone = len(self.workflow) == 1 or self.as_fallback
         return alone or allows_empty(self.context.question, reply)
@@ -316,7 +316,7 @@ class StepState:
 
         Every action of a guardrail is published.
         """
-        stage = GuardrailStage.OUTPUT if self.last else GuardrailStage.BETWEEN
+        stage = GuardrailStage.OUTPUT if self.gives_answer else GuardrailStage.BETWEEN
         guardrails = self.context.settings.guardrails
         if stage not in guardrails.stages:
             return reply
@@ -412,7 +412,7 @@ class WorkerCall:
         step, self.has_emitted = self.step, True
         if self.scope is not None and self.is_exposed:
             self.scope.deadline = inf
-        is_answer = step.last and self.context.shows_answer(step.number)
+        is_answer = step.gives_answer and self.context.shows_answer(step.number)
         if is_answer and delta.text:
             step.has_shown_text = True
         await self.context.publish(
@@ -467,7 +467,7 @@ class WorkerCall:
     def is_exposed(self) -> bool:
         """True if the client has received part of this call's reply as the answer."""
         seen = self.hedge is None or self.hedge.speaker is self
-        live = self.step.last and self.context.shows_answer(self.step.number)
+        live = self.step.gives_answer and self.context.shows_answer(self.step.number)
         return live and self.has_emitted and seen
 
     def _new_buffer(self) -> list[Delta] | None:
@@ -479,7 +479,7 @@ class WorkerCall:
         step, context = self.step, self.context
         if context.question.response_format is None:
             return None
-        if not step.last or not context.shows_answer(step.number):
+        if not step.gives_answer or not context.shows_answer(step.number):
             return None
         return JsonTextFilter()
 

@@ -2,7 +2,8 @@
 
 Each amount taken is kept with its time for 60 seconds (a sliding window); an unused part is
 subtracted from the amount. A request that does not fit is refused, with the seconds until it may
-fit. With Redis all replicas share the amounts; while Redis is down, each replica counts alone, up to its share.
+fit. With Redis all replicas share the amounts; while Redis is down, each replica counts alone, up
+to its share.
 """
 
 from __future__ import annotations
