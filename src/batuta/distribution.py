@@ -1,7 +1,7 @@
 """The name under which Batuta is installed, its version, and how to install packages beside it.
 
-If a tool such as uv or pipx made a separate environment for Batuta, plain pip would install into
-another one. So each hint uses the command of the tool that installed the running code.
+If uv or pipx made a separate environment for Batuta, plain pip would install into another one. So a
+hint uses the command of the tool that made the environment, if it is known.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Installation:
         return f"{self._pip_install()} {self._target(names)}"
 
     def _target(self, extras: str) -> str:
-        """Return Batuta with these extras, as an argument of `pip install`."""
+        """Return Batuta with these extras, as the end of a command `pip install`."""
         if self.clone is None:
             return f"'{DISTRIBUTION}[{extras}]'"
         path = "." if self._has_own_environment() else str(self.clone)
@@ -86,14 +86,18 @@ class Installation:
         return self.clone is not None and self.prefix.is_relative_to(self.clone)
 
     def _uv_tool_command(self, extras: Iterable[str], packages: Iterable[str]) -> str:
-        """Return uv's command; it names what is installed too, as uv rebuilds the environment."""
-        own, beside = _read_uv_receipt(self.prefix / _UV_RECEIPT)
-        names = ",".join(dict.fromkeys((*own, *extras)))
-        named = f"[{names}]" if names else ""
+        """Return the command of `uv tool`, which also names the extras and packages installed now.
+
+        Otherwise uv, which makes the environment anew, would remove them.
+        """
+        installed_extras, installed_packages = _read_uv_receipt(self.prefix / _UV_RECEIPT)
+        names = ",".join(dict.fromkeys((*installed_extras, *extras)))
+        bracketed = f"[{names}]" if names else ""
         target = DISTRIBUTION if self.clone is None else str(self.clone)
         editable = "" if self.clone is None else "--editable "
-        others = "".join(f" --with {name}" for name in dict.fromkeys((*beside, *packages)))
-        return f"uv tool install --force {editable}{shlex.quote(target + named)}{others}"
+        beside = dict.fromkeys((*installed_packages, *packages))
+        others = "".join(f" --with {name}" for name in beside)
+        return f"uv tool install --force {editable}{shlex.quote(target + bracketed)}{others}"
 
     def _has(self, receipt: str) -> bool:
         return (self.prefix / receipt).is_file()
@@ -101,7 +105,7 @@ class Installation:
 
 @cache
 def package_version() -> str:
-    """Return the version that is installed."""
+    """Return the installed version of Batuta."""
     return version(DISTRIBUTION)
 
 

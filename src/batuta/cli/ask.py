@@ -55,6 +55,7 @@ EXIT_CODES = {
     Outcome.DECLINED: 3,
     Outcome.CANCELLED: 130,
 }
+"""Exit codes by outcome; 0 for other outcomes, but `EXIT_LIMIT` if a limit left no answer."""
 EXIT_LIMIT = 4
 STORE_SECONDS = 5.0
 """Maximum number of seconds for storing an interrupted run."""
@@ -75,7 +76,8 @@ class LimitOptions:
         float | None, typer.Option(min=0, max=MOST_SECONDS, help="Maximum time, in seconds.")
     ] = None
     max_tokens: Annotated[
-        int | None, typer.Option(min=0, help="Maximum number of tokens of all calls.")
+        int | None,
+        typer.Option(min=0, help="Tokens after which no further call is made."),
     ] = None
     max_steps: Annotated[
         int | None, typer.Option(min=1, max=MAX_STEPS, help="Maximum number of steps.")
@@ -85,15 +87,15 @@ class LimitOptions:
     ] = None
 
     def change(self, limits: Limits) -> Limits:
-        """Return the limits, replaced by those options that were given."""
-        given = {
+        """Return `limits` with the options that are given, even where they allow more."""
+        options = {
             "steps": self.max_steps,
             "rounds": self.rounds,
             "tokens": self.max_tokens,
             "usd": self.max_cost,
             "seconds": self.max_seconds,
         }
-        return replace(limits, **{name: one for name, one in given.items() if one is not None})
+        return replace(limits, **{name: one for name, one in options.items() if one is not None})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +110,7 @@ class AskOutput:
         bool,
         typer.Option(
             "--raw",
-            help="Print the answer as it was written; on a terminal its Markdown is rendered.",
+            help="On a terminal, print the Markdown of the answer instead of rendering it.",
         ),
     ] = False
 
@@ -120,12 +122,18 @@ class AskCommandOptions:
     model: Annotated[
         str | None,
         typer.Option(
-            help="The model: batuta-ultra, batuta-mini, or a \\[models.NAME] of the settings.",
+            help="The model: batuta-ultra (default), batuta-mini, or a \\[models.NAME] of the "
+            "settings.",
             rich_help_panel=POOL_PANEL,
         ),
     ] = None
     plan: Annotated[
-        bool, typer.Option("--plan", help="Only plan and estimate; call no worker.")
+        bool,
+        typer.Option(
+            "--plan",
+            help="Plan and estimate, without calling a worker or storing the run; a conductor that "
+            "is a model is called, which may cost money.",
+        ),
     ] = False
     seed: Annotated[
         int | None, typer.Option(help="Seed of sampling, for workers that support seeds.")
@@ -152,7 +160,7 @@ class AskCommandOptions:
 
     @property
     def stores(self) -> bool:
-        """True if the run is stored."""
+        """True if the run is to be stored."""
         return not (self.output.no_store or self.plan)
 
 
@@ -166,8 +174,8 @@ def ask_command(
 ) -> None:
     """Answer one question and draw the workflow as it is run.
 
-    Exit codes: 0 an answer; 1 no answer; 2 usage error; 3 outside what the pool can answer;
-    4 a limit was reached before there was an answer; 130 interrupted.
+    Exit codes: 0 an answer, or with --plan a workflow; 1 neither; 2 wrong use or settings;
+    3 outside what the pool can answer; 4 a limit was reached first; 130 interrupted.
     """
     text = _read_question(question)
     options.pool.pull_missing()
@@ -177,10 +185,10 @@ def ask_command(
 
 
 def _read_question(question: str | None) -> str:
-    """Return the question from the argument or from stdin.
+    """Return the question from the argument or from stdin, without white space around it.
 
     Raises:
-        ConfigError: the question is empty, or stdin is a terminal.
+        ConfigError: the question is empty, or it was omitted and stdin is a terminal.
     """
     if question in (None, "-"):
         if question is None and sys.stdin.isatty():
@@ -213,10 +221,11 @@ async def _answer_question(text: str, options: AskCommandOptions) -> int:
 
 
 def _choose_system(config: LoadedConfig, options: AskCommandOptions) -> ServedSystem:
-    """Return the system to ask, within the limits of its effort and of the command.
+    """Return the system to ask, narrowed to its effort, with the limits of the command.
 
     Raises:
-        ConfigError: the system does not exist, or both a model and a conductor were named.
+        ConfigError: the system does not exist or only a server answers under its name, or both a
+            model and a conductor were named.
     """
     if options.model and options.pool.conductor:
         raise ConfigError(
@@ -245,7 +254,11 @@ class _AskedQuestion:
         return f"{self.config.source} · conductor {self.system.conductor.name}"
 
     async def conduct(self, display: RunDisplay) -> Run:
-        """Run the question; if it is cancelled, store the run before the cancellation continues."""
+        """Run the question; if it is cancelled, store the run before the cancellation continues.
+
+        The run is not stored if the options forbid it, if its end was not recorded, or if storing
+        takes more than `STORE_SECONDS`.
+        """
         question = self.system.with_effort(Question.of(self.text))
         try:
             return await self.system.answer(
@@ -263,7 +276,7 @@ class _AskedQuestion:
 
 
 async def _run_question(asked: _AskedQuestion) -> Run:
-    """Run the question; on a terminal, show its progress live."""
+    """Run the question and show the run on stderr, live on a terminal; with JSON show nothing."""
     console = open_console(stderr=True)
     display = RunDisplay(asked.headline)
     if asked.options.output.json:
@@ -279,7 +292,10 @@ async def _run_question(asked: _AskedQuestion) -> Run:
 
 
 def _print_answer(options: AskOutput, run: Run) -> None:
-    """Print the answer on stdout, and on stderr why there is no answer or an empty one."""
+    """Print the answer, or the run as JSON, on stdout, and on stderr why there is no answer.
+
+    Without JSON, an empty answer is reported on stderr too.
+    """
     if options.json:
         json_output.print_json(json_output.run_json(run))
     elif run.answer:
@@ -296,7 +312,7 @@ def _print_answer(options: AskOutput, run: Run) -> None:
 
 
 async def _store_run(run: Run) -> None:
-    """Store the run; a failure is reported but does not withhold the answer."""
+    """Store the run; report a failure of the store on stderr instead of raising it."""
     from batuta.store import Store  # noqa: PLC0415 - loaded after the answer is shown
 
     try:
@@ -307,7 +323,7 @@ async def _store_run(run: Run) -> None:
 
 
 async def _print_plan(asked: _AskedQuestion) -> int:
-    """Print a dry run's workflow and its estimated tokens and cost; return the exit code."""
+    """Print a dry run's workflow with its expected tokens and cost; return the exit code."""
     run = await asked.conduct(RunDisplay(asked.config.source))
     planned, expected = run.rounds[-1] if run.rounds else None, run.expected
     if planned is None or planned.workflow is None or expected is None:
@@ -329,7 +345,7 @@ async def _print_plan(asked: _AskedQuestion) -> int:
     console.print(table)
     tokens, cost = f"~{format_count(expected.usage.total)} tokens", format_cost(expected.cost)
     if expected.cost.is_unknown:
-        forecast = f"{tokens} expected, at an unknown cost: none of its workers has a price"
+        forecast = f"{tokens} expected, at an unknown cost: set `price` of the workers without one"
     else:
         forecast = f"{tokens}, about {cost} expected"
     console.print(f"{forecast}; no worker was called", style="dim")

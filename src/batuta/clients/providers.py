@@ -1,4 +1,4 @@
-"""The known providers, as data, and the specs of workers that use them."""
+"""The known providers, as data, and the specs and identities of workers that use them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SEARCH = "search"
 READER = "reader"
 """The provider whose workers read web pages."""
 MCP = "mcp"
-"""The provider whose workers call a tool, named by `model`, of a configured MCP server."""
+"""The provider whose workers call the tool of `[tools.mcp.NAME]`; their `model` is NAME."""
 FILES = "files"
 """The provider whose workers search a configured folder."""
 TOOL_PROVIDERS = frozenset({SEARCH, READER, MCP, FILES})
@@ -52,19 +52,22 @@ class Provider:
 
     name: str
     base_url: str
-    """Empty if there is no default; then a worker must set it."""
+    """The default address. Empty: there is none; a worker or a variable of `url_vars` must set it,
+    unless the provider's workers are called without a URL, as tools are."""
     api: Literal["chat", "anthropic", "gemini"] = "chat"
     dialect: ChatDialect = COMPATIBLE_DIALECT
     """The details of the API `chat`."""
     key_vars: tuple[str, ...] = ()
-    """Environment variables for the key; the first one that is set counts."""
+    """Environment variables for the key; the first one that is set counts. Empty: the key is only
+    in a worker's own settings, if it needs one."""
     url_vars: tuple[str, ...] = ()
-    """Environment variables that override `base_url`."""
+    """Environment variables that override `base_url`, some with a host or a region instead of a
+    URL; the first one that is set counts."""
     models: tuple[str, ...] = ()
-    """The default pool if only a key is set: the newest listed model of each of these families
-    (`discovery.choose_models`), or these models themselves. As of 2026-11-24."""
+    """The pool that a key alone gives: of the family of each of these models the newest listed one
+    (`discovery.choose_models`), or these models if no family is listed. As of 2026-11-24."""
     cloud: Cloud | None = None
-    """The cloud whose credentials can replace the key; None if a key is required."""
+    """The cloud whose credentials can replace the key; None: no cloud's credentials can."""
     schema_bounds: tuple[str, ...] = ("minItems", "maxItems", "maxLength")
     """JSON Schema length keywords that its structured outputs support."""
     local: bool = False
@@ -187,7 +190,7 @@ _KNOWN_PROVIDERS = (
 )
 
 PROVIDERS: Mapping[str, Provider] = {provider.name: provider for provider in _KNOWN_PROVIDERS}
-"""Providers by name; `compatible` is any other server with chat completions."""
+"""Providers by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +201,7 @@ class WorkerSpec:
     provider: str = COMPATIBLE
     """A name in PROVIDERS."""
     base_url: str = ""
-    """Empty: the provider's default."""
+    """Empty: the provider's `base_url`."""
     key: Secret = NO_KEY
     concurrency: int = 32
     """Maximum number of concurrent calls."""
@@ -209,17 +212,20 @@ class WorkerSpec:
     deployments: tuple[DeploymentSpec, ...] = ()
     """Further deployments of the model, besides the address above."""
     weight: float = 1.0
-    """Share of the calls for the address above, relative to the weights of `deployments`."""
+    """Share of the calls for the address above, relative to the weights of `deployments`; 0: it is
+    called only if the others fail."""
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Additional fields of every request; for the API `chat` only."""
+    """Additional fields of every request; for the API `chat` only, without embeddings."""
     adapt: tuple[Kind, ...] = ()
     """Adaptations applied from the first request on, without waiting for a refusal."""
     field_names: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Maps fields of the body to the server's names for them; an empty name is not sent."""
+    """Maps fields of the body to the server's names for them; a field that is mapped to an empty
+    name is not sent. Not used for embeddings and pictures."""
     think_tags: ThinkTags = "off"
-    """How reasoning is marked in the text of its answers; for the API `chat` only."""
+    """How reasoning is marked in the text of its answers; for chat completions only."""
     openai_api: Literal["chat", "responses", "images"] | None = None
-    """Which of OpenAI's APIs is called; None: the one that the model needs."""
+    """Which of OpenAI's APIs is called; None: the Responses API if OpenAI's model needs it, else
+    chat completions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +234,7 @@ class DeploymentSpec:
 
     spec: WorkerSpec
     weight: float = 1.0
+    """Relative to the other weights; 0: it is called only if the others fail."""
 
 
 def find_provider(name: str) -> Provider:
@@ -243,7 +250,7 @@ def find_provider(name: str) -> Provider:
 
 
 def asks_by_responses(spec: WorkerSpec) -> bool:
-    """Return True if the worker is called through OpenAI's Responses API."""
+    """Return True if the worker is called, or first tried, through OpenAI's Responses API."""
     if spec.openai_api is not None:
         return spec.openai_api == "responses"
     return find_provider(spec.provider).dialect.responses and needs_responses(spec.worker.model)
@@ -253,7 +260,8 @@ def provider_key(provider: Provider, environ: Mapping[str, str]) -> Secret:
     """Return the provider's key from the environment, or from a file named there; else `NO_KEY`.
 
     Raises:
-        ConfigError: the variable's value is not a valid key, or its file cannot be read.
+        ConfigError: the variable's value is not a valid key, or its file cannot be read or is
+            empty.
     """
     for name in provider.key_vars:
         if value := read_variable(environ, name):
@@ -265,7 +273,7 @@ def provider_key(provider: Provider, environ: Mapping[str, str]) -> Secret:
 
 
 def provider_url(provider: Provider, environ: Mapping[str, str]) -> str:
-    """Return the provider's base URL, from the environment if it is set there."""
+    """Return the provider's base URL, from the environment if it is set there; it may be empty."""
     for name in provider.url_vars:
         value = environ.get(name, "").strip().rstrip("/")
         if value:
@@ -313,11 +321,14 @@ _URL_FORMS: Mapping[str, Callable[[str], str]] = {
     "AWS_REGION": _bedrock_url,
     "AWS_DEFAULT_REGION": _bedrock_url,
 }
-"""Converts the values of variables that are not base URLs."""
+"""Functions that make a base URL of the values of variables that are not base URLs."""
 
 
 Identity = Mapping[str, str]
-"""The settings that decide a worker's replies, by name; values that may be secret are digests."""
+"""Settings by which a journal tells workers apart, by name; values that may be secret are digests.
+
+They do not include the key, `adapt` and `field_names`.
+"""
 
 
 @runtime_checkable
@@ -336,7 +347,7 @@ def client_identity(client: Client) -> Identity:
 
 
 def spec_identity(spec: WorkerSpec) -> Identity:
-    """Return the identity of a worker, without settings that are unset, empty or 0.
+    """Return the identity of a worker, without settings that have their default, are empty or 0.
 
     A temperature of 0 is missing too: the requests that a journal stores state it.
     """

@@ -13,7 +13,7 @@ from batuta.conductors.features import Floats, SavedFeatures
 from batuta.errors import ConfigError
 
 SparseRow = tuple[NDArray[np.intp], Floats]
-"""The indices of nonzero entries, and their values."""
+"""The indices of a vector's entries that are not 0, and their values."""
 
 _PRIME = np.uint64(0x100000001B3)
 _INVERSE = np.uint64(pow(0x100000001B3, -1, 2**64))
@@ -40,7 +40,8 @@ class HashedNgrams:
     characters: tuple[int, ...] = (3, 4, 5)
     """Lengths of character n-grams in UTF-8 bytes, across words."""
     dimensions: int | None = 128
-    """Number of dimensions of a text's vector; None: one per bucket, without SVD."""
+    """Number of dimensions of a text's vector, fewer if the features are fitted to fewer texts;
+    None: one per bucket, without SVD."""
     most_bytes: int = 8192
     """Maximum number of bytes that are read; of a longer text, half of them from each end."""
     idf: Floats | None = field(default=None, repr=False)
@@ -50,11 +51,13 @@ class HashedNgrams:
 
     @property
     def name(self) -> str:
-        """The method and its dimensions."""
+        """The method, and the dimensions that were asked for."""
         return f"hashed-ngrams-{self.dimensions or self.buckets}"
 
     def fit(self, texts: Sequence[str]) -> HashedNgrams:
-        """Fit the IDF weights and the SVD directions to the texts.
+        """Return the features with IDF weights and SVD directions fitted to the texts.
+
+        There are no directions if `dimensions` is None.
 
         Raises:
             ConfigError: there are no texts.
@@ -64,7 +67,10 @@ class HashedNgrams:
         return self.fit_counts([self.counts(text) for text in texts])
 
     def fit_counts(self, counted: Sequence[SparseRow]) -> HashedNgrams:
-        """Fit the features to the texts' counts, as `counts` returns them; at least one text."""
+        """Return the features fitted to texts' counts, as `counts` returns them; at least one text.
+
+        Of more than `_MAX_SVD_TEXTS` texts, evenly chosen ones are used for the SVD.
+        """
         present = np.zeros(self.buckets, np.float32)
         for indices, _ in counted:
             present[indices] += 1
@@ -78,14 +84,14 @@ class HashedNgrams:
         )
 
     def __call__(self, texts: Sequence[str]) -> Floats:
-        """Return a row of length 1 for each text: (n, d).
+        """Return a row for each text, (n, d), with length 1 unless all its entries are 0.
 
         Raises:
             ConfigError: the features are not fitted.
         """
         width = self.buckets if self.directions is None else self.directions.shape[1]
-        found = [self.vector(self.counts(text)) for text in texts]
-        return np.asarray(found, np.float32).reshape(len(texts), width)
+        rows = [self.vector(self.counts(text)) for text in texts]
+        return np.asarray(rows, np.float32).reshape(len(texts), width)
 
     def vector(self, counts: SparseRow) -> Floats:
         """Return the row of the text with these counts: (d,).
@@ -103,7 +109,7 @@ class HashedNgrams:
         return dense
 
     def save(self) -> SavedFeatures:
-        """Return the parameters and the tensors."""
+        """Return the parameters and the tensors, from which `load` makes these features."""
         card = {
             "kind": "hashed-ngrams",
             "buckets": self.buckets,
@@ -139,7 +145,7 @@ class HashedNgrams:
         return loaded
 
     def counts(self, text: str) -> SparseRow:
-        """Return the buckets of the text's n-grams with their signed counts."""
+        """Return the buckets of the text's n-grams with their signed counts, except 0."""
         hashes = np.concatenate(list(self._hashes(text)))
         signs = np.where(hashes >> np.uint64(63), np.float32(1), np.float32(-1))
         counts = np.bincount(
@@ -203,7 +209,11 @@ def _mix_bits(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _main_directions(rows: Sequence[SparseRow], buckets: int, dimensions: int) -> Floats:
-    """Return the rows' first right singular vectors, (buckets, d), by two power iterations."""
+    """Return the rows' first right singular vectors, (buckets, d), with fixed signs.
+
+    They are approximations by two power iterations. There are fewer than `dimensions` if there are
+    fewer rows or buckets.
+    """
     rng = np.random.Generator(np.random.PCG64(0))
     width = min(dimensions + 16, len(rows), buckets)
     basis = rng.standard_normal((buckets, width)).astype(np.float32)
@@ -214,10 +224,10 @@ def _main_directions(rows: Sequence[SparseRow], buckets: int, dimensions: int) -
         basis = np.linalg.qr(product)[0]
     small = np.concatenate([dense @ basis for dense in _dense_blocks(rows, buckets)])
     right = np.linalg.svd(small, full_matrices=False)[2]
-    found = basis @ right[:dimensions].T
-    largest = np.abs(found).argmax(axis=0)
-    signs = np.sign(found[largest, np.arange(found.shape[1])])
-    return np.ascontiguousarray(found * signs, np.float32)
+    vectors = basis @ right[:dimensions].T
+    largest = np.abs(vectors).argmax(axis=0)
+    signs = np.sign(vectors[largest, np.arange(vectors.shape[1])])
+    return np.ascontiguousarray(vectors * signs, np.float32)
 
 
 def _dense_blocks(rows: Sequence[SparseRow], buckets: int) -> Iterator[Floats]:

@@ -76,13 +76,14 @@ def worker_spec(
     """Return the spec of a worker, completed by the known data of its provider and model.
 
     Raises:
-        ConfigError: the provider is unknown, the base URL is not a URL, the variable with the key
-            is not set, or a setting has no effect.
+        ConfigError: the provider, a local model or an MCP tool is unknown, the base URL is not a
+            URL, the variable with the key is not set or has no valid key, or a setting has no
+            effect or cannot be used.
     """
     provider = find_provider(setting.provider)
     own = provider_url(provider, environ) if has_url_override(provider, environ) else ""
     url = setting.base_url.rstrip("/") or own
-    _check_address(setting.id, url)
+    _check_address(f"worker {setting.id}", url)
     if setting.provider == PYTHON:
         return program_spec(setting)
     if setting.provider in TOOL_PROVIDERS:
@@ -132,18 +133,32 @@ def worker_spec(
 
 
 def _read_key(owner: str, variable: str, environ: Mapping[str, str]) -> Secret:
-    if not environ.get(variable):
+    """Return the key in the variable that `key_env` names.
+
+    Raises:
+        ConfigError: the variable is not set, or its value is not a valid key; the message
+            names it.
+    """
+    if not (value := environ.get(variable, "").strip()):
         raise ConfigError(f"{owner} needs the variable {variable}")
-    return Secret(environ[variable])
+    try:
+        return Secret(value)
+    except ConfigError as error:
+        raise ConfigError(f"{owner}: {variable}: {error}") from None
 
 
-def _check_address(worker: str, url: str) -> None:
+def _check_address(owner: str, url: str) -> None:
+    """Check that the base URL, if it is not empty, is an http(s) URL.
+
+    Raises:
+        ConfigError: it is not; the message names the owner of the setting.
+    """
     if not url:
         return
     try:
         url_host(url)
     except ConfigError as error:
-        raise ConfigError(f"worker {worker}: {error}") from None
+        raise ConfigError(f"{owner}: {error}") from None
 
 
 def _with_deployments(
@@ -184,7 +199,7 @@ def check_sampling(spec: WorkerSpec, sampling: Sampling, name: str) -> None:
         name: the setting that contains them, for the message.
 
     Raises:
-        ConfigError: a parameter would have no effect; the message names it.
+        ConfigError: a parameter would have no effect; the message names the first one.
     """
     if sampling.is_empty:
         return
@@ -198,7 +213,8 @@ def _deployment_spec(
     """Return the spec of another deployment of the worker.
 
     Raises:
-        ConfigError: the provider is unknown, the base URL is not a URL, or the key is not set.
+        ConfigError: the provider is unknown, the base URL is not a URL, or the key is not set or
+            not valid.
     """
     other = setting.provider not in {None, spec.provider}
     # A key is never sent to another provider than the one that issued it.
@@ -207,7 +223,7 @@ def _deployment_spec(
         key = _read_key(f"worker {spec.worker.id}", setting.key_env, environ)
     worker = replace(spec.worker, model=setting.model or spec.worker.model)
     provider, url = setting.provider or spec.provider, setting.base_url.rstrip("/")
-    _check_address(spec.worker.id, url)
+    _check_address(f"worker {spec.worker.id}", url)
     deployment = replace(
         spec,
         worker=worker,
@@ -227,7 +243,8 @@ def open_moderation(
     """Return the client of the moderation provider; None if none is set.
 
     Raises:
-        ConfigError: the provider is unknown, has no base URL, or its key is not set.
+        ConfigError: the provider is unknown or has another API, its base URL is missing or not a
+            URL, or the variable of `key_env` is not set or has no valid key.
     """
     if setting is None:
         return None
@@ -235,6 +252,7 @@ def open_moderation(
     url = setting.base_url or provider_url(provider, environ)
     if not url or provider.api != "chat":
         raise ConfigError("moderation needs a base_url of an OpenAI-compatible provider")
+    _check_address("moderation", url)
     key = provider_key(provider, environ)
     if setting.key_env:
         key = _read_key("moderation", setting.key_env, environ)
@@ -258,7 +276,9 @@ def program_spec(setting: WorkerSetting) -> WorkerSpec:
 
 
 def tool_spec(setting: WorkerSetting, tools: ToolsSetting) -> WorkerSpec:
-    """Return the spec of a worker that searches, reads pages or calls an MCP tool, without a model.
+    """Return the spec of a worker that searches the web or files, reads pages or calls an MCP tool.
+
+    Its price is None if the price of a search is not known.
 
     Raises:
         ConfigError: the worker's MCP tool is not in the settings.
@@ -300,12 +320,13 @@ def open_worker_clients(
 ) -> dict[WorkerId, Client]:
     """Return the workers' clients, by worker id.
 
-    With `shared` all processes share the workers' limits in Redis; else each counts separately. A
-    worker without an entry in `health` has no breaker.
+    With `shared` all processes share the limits of the providers' workers in Redis; else, and for
+    other workers, each process counts separately. A worker without an entry in `health` has no
+    breaker.
 
     Raises:
-        ConfigError: a worker lacks a key, a base URL or the settings of its tool, or a local model
-            was not pulled.
+        ConfigError: a worker lacks a key, a base URL or the settings of its tool, has a setting
+            that its provider does not support, or its local model was not pulled.
     """
     return {
         spec.worker.id: open_worker_client(
@@ -332,11 +353,12 @@ def open_worker_client(
 ) -> Client:
     """Return a worker's client: of a provider, of a model that Batuta serves, or of a tool.
 
-    A call of a provider is tried `attempts` times.
+    A call of a provider is tried at most `attempts` times. `health`, if given, opens the breaker of
+    a model; programs and tools have none.
 
     Raises:
-        ConfigError: the worker lacks a key, a base URL or the settings of its tool, or a local
-            model was not pulled.
+        ConfigError: the worker lacks a key, a base URL or the settings of its tool, has a setting
+            that its provider does not support, or its local model was not pulled.
     """
     if spec.provider == PYTHON:
         from batuta.sandbox.python_worker import PythonWorker  # noqa: PLC0415 - 0.3 s
@@ -354,7 +376,7 @@ def open_worker_client(
 
 
 def divide_limits(specs: tuple[WorkerSpec, ...], processes: int) -> tuple[WorkerSpec, ...]:
-    """Return the specs with each limit of a model divided by the number of processes.
+    """Return the specs with the limits of models divided by the number of processes, rounded down.
 
     Raises:
         ConfigError: a limit is smaller than the number of processes.
@@ -363,6 +385,7 @@ def divide_limits(specs: tuple[WorkerSpec, ...], processes: int) -> tuple[Worker
 
 
 def _calls_provider(spec: WorkerSpec) -> bool:
+    """Return True if the worker is a model, also one that draws, and not a program or a tool."""
     return spec.worker.is_model or IMAGE in spec.worker.tags
 
 

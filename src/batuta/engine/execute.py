@@ -169,7 +169,7 @@ class StepExecution(StepState):
         context = self.context
         settings = context.settings
         retry = settings.fallback and settings.retry_whole_question
-        if not (self.last and retry) or self.as_fallback:
+        if not (self.gives_answer and retry) or self.as_fallback:
             return False
         if context.rules.checking_rule is not None:
             return False  # the reply would bypass the checking step that a rule requires
@@ -225,7 +225,7 @@ class StepExecution(StepState):
             return hold
         timeouts = self.context.settings.timeouts
         first = WorkerCall(self, worker, hold)
-        if timeouts.hedge_seconds is not None and self.last and others:
+        if timeouts.hedge_seconds is not None and self.gives_answer and others:
             return await Hedge(self, first, others, timeouts.hedge_seconds).run()
         return await first.run(timeouts.step_seconds if others else None)
 
@@ -235,7 +235,7 @@ class StepExecution(StepState):
         A step that does not answer, and a question without a format, need no check.
         """
         required = self.context.question.response_format
-        if not self.last or required is None:
+        if not self.gives_answer or required is None:
             return reply
         checker = ResponseFormatChecker(required)
         checked = await self._check_once(checker, reply)

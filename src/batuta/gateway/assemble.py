@@ -1,4 +1,9 @@
-"""Builds the parts of `batuta serve` from the settings, at the start and again on SIGHUP."""
+"""Builds the parts of `batuta serve` from the settings.
+
+On SIGHUP, and when the page changes the pool, the catalogue is built again: workers, served models,
+limits, policies. The other parts, such as the sign-in, the answer cache, the audit trail, and the
+limits on connections and files, stay until the process is restarted.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +86,7 @@ from batuta.store.sealing import RunSealer
 FILE_PACKAGES = ("python_multipart", "pypdf", "trafilatura")
 """Packages of the extra `tools` that parse uploads and read files."""
 _REDIS_PATIENCE_S = 1.0
-"""Timeout of Redis calls that a request waits for."""
+"""Seconds that Redis may take to connect or to answer while a request waits."""
 NEEDS_REDIS = "several replicas need a shared Redis: set server.redis or BATUTA_REDIS"
 SIMULATED = (
     "*** SIMULATION: these workers are programs, not language models; they answer only questions "
@@ -96,8 +101,10 @@ class ServeOptions:
     """Options of the command line; None: the settings decide."""
 
     pool: str | None
-    """The name of a pool, or the path of its settings file."""
+    """The name of a pool, or the path of its settings file; None: the first source that exists, as
+    `config.load.load_config` looks for them."""
     conductor: str | None
+    """Overrides the conductor of the settings."""
     history: Path | None
     """A file of recorded outcomes, from which baselines learn."""
     cascade: Path | None
@@ -129,10 +136,12 @@ class ServeOptions:
         return catalogue
 
     def build_catalogue(self, config: LoadedConfig) -> Catalogue:
-        """Return all served models: conducted and embedding models, workers, presets, baselines.
+        """Return the catalogue, with all served models and the settings that can be read again.
+
+        The models are the conducted and embedding models, workers, presets and baselines.
 
         Raises:
-            BatutaError: the settings or the outcomes file cannot be used.
+            BatutaError: the settings, the outcomes file or the cascade cannot be used.
         """
         limits, outcomes = _served_limits(config), self.history or config.history
         seconds = min(filter(None, (MINI_LIMITS.seconds, limits.seconds)))
@@ -196,7 +205,7 @@ async def run_configured_server(
         mcp: options of the Model Context Protocol endpoint; None: it is not served.
 
     Raises:
-        BatutaError: the settings, the database or the address cannot be used.
+        BatutaError: the settings, a database, the secret or the address cannot be used.
     """
     async with HttpTransport() as http:
         config = await serve_options.load_config(http)
@@ -235,13 +244,13 @@ async def run_configured_server(
             await record_settings(store, config)
             tasks.start_soon(reload_on_hangup, catalogue, reread)
             _start_upkeep(tasks, store, authenticator, config)
-            opener = tasks if serve_options.opens_page else None
+            page_tasks = tasks if serve_options.opens_page else None
             try:
                 await run_server(
                     state,
                     host,
                     port,
-                    on_ready=partial(_announce_ready, config, catalogue, mcp, opener),
+                    on_ready=partial(_announce_ready, config, catalogue, mcp, page_tasks),
                     grace_seconds=server.grace_s,
                     connections=_connection_limits(server),
                     owns_process=True,
@@ -258,7 +267,7 @@ def _open_pool_editor(
     store: Store,
     reread: Callable[[], Awaitable[Catalogue]],
 ) -> PoolEditor | None:
-    """Return the editor of the pool's settings file; None if the pool has no file."""
+    """Return the editor of the pool's settings file; None if the pool has no TOML file."""
     path = Path(source)
     if path.suffix != ".toml" or not path.is_file():
         return None
@@ -268,7 +277,7 @@ def _open_pool_editor(
 def _start_upkeep(
     tasks: TaskGroup, store: Store, authenticator: Authenticator, config: LoadedConfig
 ) -> None:
-    """Start the audit trail's upkeep, and the deletion of expired files and of old runs."""
+    """Start the audit trail's upkeep and, as configured, the deletion of old files and runs."""
     keeper = AuditKeeper(store, authenticator.failed_sign_ins, config.audit.kept_days)
     tasks.start_soon(keeper.work)
     if config.files is not None:
@@ -299,7 +308,12 @@ def _connection_limits(server: ServerSetting) -> ConnectionLimits:
 
 
 def _find_redis(server: ServerSetting) -> RedisConnections | None:
-    """Return the connection to the replicas' shared Redis; None if it is not configured."""
+    """Return the connections to the replicas' shared Redis; None if it is not configured.
+
+    Raises:
+        ConfigError: several replicas have no Redis, its extra is not installed, or its URL is
+            wrong.
+    """
     url = redis_target(server)
     if server.replicas > 1 and not url:
         raise ConfigError(NEEDS_REDIS)
@@ -315,13 +329,15 @@ def _open_jobs(server: ServerSetting) -> AbstractAsyncContextManager[Jobs]:
 def _open_oidc(
     setting: OidcSetting | None, http: HttpTransport, hasher: KeyHasher
 ) -> OidcClient | None:
-    """Return the configured identity provider, if any."""
+    """Return the client of the configured identity provider; None: none is configured.
+
+    Raises:
+        ConfigError: the client's secret is not set or not valid, or the tenant's name or the limits
+            of its users are wrong.
+    """
     if setting is None:
         return None
-    variable = setting.client_secret_env
-    secret = read_variable(os.environ, variable) if variable else ""
-    if variable and not secret:
-        raise ConfigError(f"oidc: set {variable}, or {variable}_FILE to a file with the secret")
+    secret = _read_client_secret(setting.client_secret_env)
     try:
         check_name(setting.tenant)
         limits = read_permissions(setting.limits)
@@ -330,7 +346,7 @@ def _open_oidc(
     options = OidcOptions(
         issuer=setting.issuer,
         client_id=setting.client_id,
-        client_secret=Secret(secret) if secret else NO_KEY,
+        client_secret=secret,
         scopes=setting.scopes,
         label=setting.label,
         redirect_uri=setting.redirect_uri,
@@ -343,10 +359,35 @@ def _open_oidc(
     return OidcClient(options, http, hasher)
 
 
+def _read_client_secret(variable: str) -> Secret:
+    """Return the secret in that variable, or in a file that is named there; else `NO_KEY`.
+
+    An empty name means a client without a secret.
+
+    Raises:
+        ConfigError: the variable is named but not set, or its value is not valid; the message
+            names it.
+    """
+    if not variable:
+        return NO_KEY
+    secret = read_variable(os.environ, variable)
+    if not secret:
+        raise ConfigError(f"oidc: set {variable}, or {variable}_FILE to a file with the secret")
+    try:
+        return Secret(secret)
+    except ConfigError as error:
+        raise ConfigError(f"oidc: {variable}: {error}") from None
+
+
 def _open_answer_cache(
     setting: AnswerCacheSetting, store: Store, redis: RedisConnections | None
 ) -> RepeatedAnswers | None:
-    """Return the answer cache; None if it is disabled."""
+    """Return the answer cache; None if it is disabled.
+
+    Raises:
+        ConfigError: the cache needs Redis, which is not configured, or the sentence encoder, which
+            cannot be used.
+    """
     if not setting.enabled:
         return None
     index: AnswerIndex = StoreAnswerIndex(store)
@@ -381,12 +422,12 @@ def _announce_ready(
     config: LoadedConfig,
     catalogue: Catalogue,
     mcp: McpOptions | None,
-    opener: TaskGroup | None,
+    page_tasks: TaskGroup | None,
     url: str,
 ) -> None:
-    """Print that the server is ready, and open its page if `opener` is given."""
-    if opener is not None:
-        opener.start_soon(_open_page, url)
+    """Print that the server is ready, and open its page in `page_tasks`; None: it is not opened."""
+    if page_tasks is not None:
+        page_tasks.start_soon(_open_page, url)
     write_error(startup_message(config, catalogue, url))
     if mcp is not None:
         write_error(f"MCP endpoint: {url}{MCP_PATH}\n")
@@ -403,7 +444,7 @@ def _count_workers(pool: Pool) -> str:
 
 
 def startup_message(config: LoadedConfig, catalogue: Catalogue, url: str) -> str:
-    """Return the text that the server prints when it is ready."""
+    """Return the text that the server prints when it is ready; a line about MCP follows it."""
     names = [model.name for model in catalogue.models]
     served = ", ".join(name for name in names if "/" not in name)
     methods = sum(name.startswith("baseline/") for name in names)
@@ -420,7 +461,15 @@ def startup_message(config: LoadedConfig, catalogue: Catalogue, url: str) -> str
 async def reload_on_hangup(
     catalogue: Catalogue, reload: Callable[[], Awaitable[Catalogue]]
 ) -> None:
-    """Reload the settings on SIGHUP; settings that cannot be used change nothing."""
+    """On each SIGHUP replace the catalogue by that of the current settings, until cancelled.
+
+    Settings that cannot be used, or not recorded, change nothing. Windows has no SIGHUP: there the
+    function returns at once.
+
+    Args:
+        catalogue: the served catalogue, which is changed.
+        reload: returns the catalogue of the current settings.
+    """
     if sys.platform == "win32":
         return
     with anyio.open_signal_receiver(signal.SIGHUP) as signals:
@@ -445,13 +494,17 @@ def _explore_options(setting: ExploreSetting | None) -> ExploreOptions | None:
 
 
 def _served_limits(config: LoadedConfig) -> Limits:
-    """Return the settings' limits, with a deadline of 15 minutes if the settings have none."""
+    """Return the settings' limits, with a limit of 15 minutes if they have none on the time."""
     limits = config.limits
     return limits if limits.seconds else replace(limits, seconds=15 * 60)
 
 
 def _file_limits(config: LoadedConfig) -> FileLimits | None:
-    """Return the limits on uploaded files; None if files are not accepted."""
+    """Return the limits on uploaded files; None if files are not accepted.
+
+    Raises:
+        ConfigError: a package that reads files is missing, or the sentence encoder cannot be used.
+    """
     setting = config.files
     if setting is None:
         return None

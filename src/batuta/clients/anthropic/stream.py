@@ -56,6 +56,7 @@ class AnthropicStreamAccumulator:
         """The pieces of the thought's text since its block began."""
         self._signature_pieces: list[str] = []
         self._matched: str | None = None
+        """The stop sequence that ended the reply; None: none has."""
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls = ToolCallAccumulator()
@@ -71,14 +72,17 @@ class AnthropicStreamAccumulator:
         self._length = 0
         """Characters of the text so far."""
         self._block_text: list[str] = []
+        """The pieces of the text since the last text block ended."""
         self._given: dict[int, str] = {}
-        """Arguments received complete at the start of a call, by the call's index."""
+        """Arguments received complete at the start of a call and not passed on yet, by the call's
+        index."""
         self._foreign: set[int] = set()
         """Indices of blocks with calls that the API runs itself, such as its MCP connector's."""
         self._model = ""
         self._stop: Finish | None = None
         self._usage: dict[str, Any] = {}
         self.is_closed = False
+        """Whether `message_stop` was received after the reply had begun."""
 
     @property
     def _has_begun(self) -> bool:
@@ -86,15 +90,18 @@ class AnthropicStreamAccumulator:
 
     @property
     def is_finished(self) -> bool:
-        """Whether `message_stop` or a stop reason was received."""
+        """Whether a stop reason was received, or `message_stop` after the reply had begun."""
         return self.is_closed or bool(self._stop)
 
     def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
-        """Add an event and return its deltas; `ping` and unknown events have none.
+        """Add an event and return its deltas; `ping` has none.
+
+        An event of an unknown kind has no deltas either, but its token counts are read.
 
         Raises:
-            ErrorReply: the event is an error.
-            AttributeError, KeyError, TypeError or ValueError: the event is malformed.
+            ErrorReply: the event states an error, or a stop reason that is one.
+            AttributeError, KeyError, TypeError or ValueError: the event is malformed, has text in
+                another API's format, or exceeds a limit on calls and searches.
         """
         if is_end_mark(data):
             return ()
@@ -117,7 +124,7 @@ class AnthropicStreamAccumulator:
         return self._add_message_event(kind, content)
 
     def _add_message_event(self, kind: str, event: dict[str, Any]) -> Sequence[Delta]:
-        """Add an event about the message rather than a block."""
+        """Add an event about the message rather than a block, or of an unknown kind."""
         if kind == "message_start":
             self._model = as_string(event["message"].get("model"))
             merge_counts(self._usage, event["message"].get("usage"))
@@ -138,7 +145,10 @@ class AnthropicStreamAccumulator:
         return ()
 
     def result(self) -> ProviderReply:
-        """Return what has been received of the reply so far."""
+        """Return what has been received of the reply so far, except an unfinished thought.
+
+        Without a stop reason the reply ends as if it were complete.
+        """
         self._emit_given()
         self._emit_early(*self._early)
         self._end_text()
@@ -153,7 +163,7 @@ class AnthropicStreamAccumulator:
             stop_sequence=self._matched,
             server_calls=self._searches.calls(),
         )
-        # Until the first message_delta the output token count is not complete.
+        # Until the stop reason was received, the output token count is not complete.
         return ProviderReply(
             reply=reply,
             usage=parse_usage(self._usage),
@@ -220,7 +230,10 @@ class AnthropicStreamAccumulator:
         return ()
 
     def _add_input(self, index: int, piece: Any) -> Sequence[Delta]:
-        """Add a piece of a search's input, or of a call's arguments."""
+        """Add a piece of a search's input, or of a call's arguments.
+
+        The input of other calls that the API runs itself is dropped.
+        """
         if self._open_search and index not in self._blocks:
             self._search_inputs[self._open_search].append(as_string(piece))
             return ()
@@ -276,22 +289,29 @@ class AnthropicStreamAccumulator:
         return _read_result(self._searches, block, _query_of(search_input), self._length)
 
 
-_FOUND = "web_search_tool_result"
-_SEARCH_BLOCKS = {"server_tool_use", _FOUND}
+_SEARCH_RESULT = "web_search_tool_result"
+_SEARCH_BLOCKS = {"server_tool_use", _SEARCH_RESULT}
 
 
-def _query_of(given: str) -> str:
+def _query_of(search_input: str) -> str:
     """Return the query in a search's input, or the input itself if it is malformed."""
     try:
-        return as_string(load_json(given.encode()).get("query")) if given else ""
+        return as_string(load_json(search_input.encode()).get("query")) if search_input else ""
     except (ValueError, RecursionError, AttributeError):
-        return given
+        return search_input
 
 
 def _read_result(
     searches: SearchReader, block: dict[str, Any], query: str, at: int
 ) -> Sequence[Delta]:
-    """Add the result of a search that the API ran."""
+    """Add the result of a search that the API ran, and return its delta.
+
+    Args:
+        searches: the searches of the reply so far.
+        block: the block with the result.
+        query: the query of the search.
+        at: the number of the text's characters before the result.
+    """
     content = block.get("content")
     pages = [
         Citation(
@@ -351,8 +371,9 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
         model: the called model; its signed thoughts are returned only to it.
 
     Raises:
-        ErrorReply: `data` is an error object.
-        AttributeError, KeyError, TypeError or ValueError: `data` is not a valid message.
+        ErrorReply: `data` is an error object, or its stop reason states an error.
+        AttributeError, KeyError, TypeError or ValueError: `data` is not a valid message, or has too
+            many calls or searches.
     """
     if data.get("type") == "error" or data.get("error"):
         raise ErrorReply(data)
@@ -370,7 +391,7 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
             whole = (block["text"] or "") + _citation_links(searches, block)
             text.append(whole)
             length += len(whole)
-        elif block["type"] == _FOUND:
+        elif block["type"] == _SEARCH_RESULT:
             query = queries.get(as_string(block.get("tool_use_id")), "")
             _read_result(searches, block, query, length)
         elif block["type"] == "thinking":

@@ -36,6 +36,8 @@ _COUNTS = ("promptTokenCount", "candidatesTokenCount")
 
 @final
 class _CandidateAccumulator:
+    """Accumulates one candidate of the responses, which becomes one reply."""
+
     def __init__(self, number: int, called_model: str) -> None:
         self._number = number
         self._called_model = called_model
@@ -55,7 +57,10 @@ class _CandidateAccumulator:
         self.finish: Finish | None = None
 
     def add_candidate(self, candidate: dict[str, Any]) -> Sequence[Delta]:
-        """Add what one response has of this candidate, and return its deltas."""
+        """Add what one response has of this candidate, and return its deltas.
+
+        Searches have their deltas with the finish reason.
+        """
         if reason := candidate.get("finishReason"):
             self.finish = read_finish(reason)
         parts = as_array(as_object(candidate.get("content")).get("parts"))
@@ -96,7 +101,8 @@ class _CandidateAccumulator:
     def _emit_searches(self) -> list[Delta]:
         """Return deltas for new searches.
 
-        The first search gets all pages, since Google does not say which search found which page.
+        The reply's first search gets all pages received so far, since Google does not say which
+        search found which page.
         """
         deltas = list[Delta]()
         for number, query in enumerate(
@@ -109,7 +115,10 @@ class _CandidateAccumulator:
         return [replace(one, choice=self._number) for one in deltas]
 
     def reply(self, model: str) -> Reply:
-        """Return what has been received of the reply so far."""
+        """Return what has been received of the reply so far.
+
+        Without a finish reason the reply ends as if it were complete.
+        """
         calls = self._calls.tool_calls()
         self._emit_searches()
         thought = self._given_back.thought(self._called_model)
@@ -167,20 +176,21 @@ class GeminiStreamAccumulator:
         self._usage: dict[str, Any] = {}
         self._model = ""
         self.is_closed = False
-        """Always False: the stream has no end mark, and usage may follow the finish reason."""
+        """Always False: Google's stream has no end mark, and usage may follow the finish reason."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether every candidate has a finish reason, or the prompt was blocked."""
+        """Whether the prompt was blocked, or there are candidates and each has a finish reason."""
         ended = [candidate.finish is not None for candidate in self._candidates.values()]
         return self._is_blocked or (bool(ended) and all(ended))
 
     def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
-        """Add an event and return its deltas.
+        """Add an event and return its deltas; OpenAI's end mark has none.
 
         Raises:
-            ErrorReply: the event is an error.
-            AttributeError, KeyError, TypeError or ValueError: the event is malformed.
+            ErrorReply: the event states an error, or a finish reason that is one.
+            AttributeError, KeyError, TypeError or ValueError: the event is malformed, has text in
+                another API's format, or exceeds a limit on candidates, calls and searches.
         """
         return () if is_end_mark(data) else self.add_chunk(load_json(data))
 
@@ -188,8 +198,9 @@ class GeminiStreamAccumulator:
         """Add a response, whole or a chunk of a stream, and return its deltas.
 
         Raises:
-            ErrorReply: `chunk` is an error object.
-            AttributeError, KeyError, TypeError or ValueError: `chunk` is malformed.
+            ErrorReply: `chunk` states an error, or a finish reason that is one.
+            AttributeError, KeyError, TypeError or ValueError: `chunk` is malformed, has text in
+                another API's format, or exceeds a limit on candidates, calls and searches.
         """
         chunk = _with_camel_case(chunk)
         if chunk.get("error"):
@@ -217,7 +228,10 @@ class GeminiStreamAccumulator:
         return known
 
     def result(self) -> ProviderReply:
-        """Return what has been received of the reply so far."""
+        """Return what has been received so far: the first candidate, the others as alternatives.
+
+        A blocked prompt gives a reply with the finish `Finish.CONTENT_FILTER`.
+        """
         replies = [candidate.reply(self._model) for candidate in self._candidates.values()]
         blocked = Finish.CONTENT_FILTER if self._is_blocked else Finish.STOP
         first = replies[0] if replies else Reply(text="", model=self._model, finish=blocked)
@@ -235,6 +249,7 @@ def _index_of(candidate: Any) -> int:
 
 
 _MAX_NESTING = 12
+"""The depth to which names of fields are converted."""
 _NAME_IN_SNAKE_CASE = re.compile(r"_([a-z])")
 
 
@@ -272,8 +287,9 @@ def parse_response(data: Any, called_model: str = "") -> ProviderReply:
         called_model: the called model; its reasoning is returned only to it.
 
     Raises:
-        ErrorReply: `data` is an error object.
-        AttributeError, KeyError, TypeError or ValueError: `data` is malformed, or has no candidate.
+        ErrorReply: `data` is an error object, or its finish reason states an error.
+        AttributeError, KeyError, TypeError or ValueError: `data` is malformed, exceeds a limit on
+            candidates, calls and searches, or has neither a candidate nor a blocked prompt.
     """
     accumulator = GeminiStreamAccumulator(called_model)
     chunks = as_array(data) or [data]  # a server that ignores `alt=sse` streams one array
@@ -287,7 +303,8 @@ def parse_response(data: Any, called_model: str = "") -> ProviderReply:
 def parse_usage(usage: Any) -> Usage | None:
     """Return the usage of one call; None if it is not stated, implausible or zero.
 
-    Thought tokens, which the API counts separately, are added to the output.
+    The API counts thoughts and tool results separately: their tokens are added to the output and to
+    the input.
     """
     counts = with_own_names(as_object(usage), _COUNTS)
     if any(is_wrong_count(counts.get(name)) for name in _COUNTS):

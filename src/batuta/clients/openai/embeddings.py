@@ -18,7 +18,7 @@ from batuta.errors import BadRequestError
 
 @final
 class EmbeddingClient(ProviderClient):
-    """A worker that replies with a vector for each message of the request, and no text."""
+    """The client of a worker that replies with a vector for each message, and no text."""
 
     def __init__(
         self,
@@ -39,10 +39,10 @@ class EmbeddingClient(ProviderClient):
         super().__init__("Embedding", worker, http, adapter=adapter, target=target)
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return a reply with the vectors, which are not streamed.
+        """Return a reply with the vectors; the listener receives nothing.
 
         Raises:
-            ClientError: the call gave no usable vectors.
+            ClientError: the call failed, or did not give one vector for each message.
         """
         reply = await super().complete(request)
         if len(reply.vectors) != len(request.messages):
@@ -63,18 +63,19 @@ class EmbeddingAdapter:
         self._model = model
 
     def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:
-        """Return the JSON to send."""
-        given = [_message_input(message) for message in request.messages]
-        body = {"model": self._model, "input": given, "encoding_format": "float"}
+        """Return the JSON to send, which is the same with `stream`."""
+        inputs = [_message_input(message) for message in request.messages]
+        body = {"model": self._model, "input": inputs, "encoding_format": "float"}
         dimensions = request.sampling.dimensions
         return body if dimensions is None else {**body, "dimensions": dimensions}
 
     def parse_reply(self, data: Any) -> ProviderReply:
-        """Parse a complete reply.
+        """Parse a complete reply; its vectors are in the order of their indices.
 
         Raises:
             ErrorReply: `data` is an error object.
-            AttributeError, KeyError, TypeError or ValueError: `data` has no valid vectors.
+            AttributeError, KeyError, TypeError or ValueError: a vector is malformed, or `data` has
+                no list of them.
         """
         if data.get("error"):
             raise ErrorReply(data)
@@ -89,5 +90,6 @@ class EmbeddingAdapter:
 
 
 def _message_input(message: Message) -> str | list[int]:
+    """Return the ids of the message's tokens if it was sent as tokens, else its text."""
     tokens = [token for part in message.parts if isinstance(part, Text) for token in part.tokens]
     return tokens or message.text

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from batuta.conductors.selector.newcomers import (
     DOUBT,
     PRIOR_OUTCOMES,
-    JoiningPosterior,
+    NewcomerPosterior,
     main_directions,
 )
 from batuta.core import WorkerId
@@ -109,8 +109,8 @@ class ValueModel:
         deviation_qc = self._deviation_from_mean(features_qd) @ basis_mc
         penalty_c = [PRIOR_OUTCOMES] * deviation_qc.shape[1]
         prior_mean = float(self.mean_m.mean())
-        posterior = JoiningPosterior.fit(deviation_qc, scores_q, prior_mean, penalty_c)
-        mean = posterior.mean - DOUBT * posterior.usual_error()
+        posterior = NewcomerPosterior.fit(deviation_qc, scores_q, prior_mean, penalty_c)
+        mean = posterior.mean - DOUBT * posterior.typical_error()
         mixture_m = (basis_mc @ posterior.weights_d).astype(np.float32)
         return replace(
             self,

@@ -2,11 +2,12 @@
 
 A session has threads: an agent and its subagents share the session's name, and each has a separate
 conversation. A thread is identified by the user's first message. The state contains no text of the
-conversation, and its size is bounded.
+conversation, and its size is bounded, except for the reservations of runs whose server died.
 
 No text is followed as an instruction. Tool results are checked only for failures and repetitions,
-user messages only for whether they set a new task, and the worker's text is not read. The work is
-bounded: only the newest actions and the ends of results are examined.
+user messages only for whether they set a new task, and the worker's text is not read. Of the tool
+calls and results only those of the newest actions are examined, and of a long result only its
+beginning and its end.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ _EXITED = re.compile(
 _CONTINUED = "This session is being continued from a previous conversation"
 """The beginning of the message in which Claude Code sends a summary."""
 _LONGEST_GO_ON = 40
+"""Maximum number of characters of a message that only asks to continue."""
 _GO_ON = frozenset(
     {
         "carry on", "continue", "continue please", "do it", "go", "go ahead", "go on", "keep going",
@@ -60,8 +62,11 @@ class Action:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """A key for each failed result; the same failure of the same tool has the same key."""
-        ends = [(result.call_id, _crop_ends(result.content)) for result in self.results]
+        """A key for each failed result; the same failure of the same tool has the same key.
+
+        Failures that differ only in numbers count as the same.
+        """
+        ends = [(result.call_id, _both_ends(result.content)) for result in self.results]
         failed = [(call_id, text) for call_id, text in ends if _says_failed(text)]
         if not failed:
             return ()
@@ -73,9 +78,9 @@ class Action:
 
     @property
     def key(self) -> str:
-        """A key that is equal for actions with the same calls and the same results."""
+        """A key that is equal for actions with the same calls and, where examined, results."""
         calls = [f"{call.name} {call.arguments}" for call in self.calls]
-        return _digest_texts(*calls, *(_crop_ends(result.content) for result in self.results))
+        return _digest_texts(*calls, *(_both_ends(result.content) for result in self.results))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +88,14 @@ class Turn:
     """The newest user message, and the newest actions after it."""
 
     words: str
-    """The user's own text, without additions by an agent or a tool."""
+    """The user's own text, without additions by an agent or a tool; empty if no message has any."""
     actions: tuple[Action, ...]
     """The newest actions, at most `MOST_ACTIONS`, oldest first."""
     is_fresh: bool
     """True if no assistant message follows the user's message."""
     key: str
     """A digest that identifies the turn, even if an earlier user message had the same text. It is
-    the same for all requests of the turn, including retries."""
+    the same for all requests of the turn, including retries, up to a compaction."""
     thread_key: str
     """A digest of the user's first message, which stays as the conversation grows."""
     tools: str = ""
@@ -112,22 +117,22 @@ class Turn:
 
     @property
     def failures(self) -> Counter[str]:
-        """Number of times that each failure occurred, by the keys of `Action.failures`."""
+        """Number of times that each failure occurred in `actions`, by the keys of the failures."""
         return Counter(key for action in self.actions for key in action.failures)
 
 
 def read_turn(question: Question) -> Turn:
     """Return the newest turn of the conversation."""
-    first, words, begins, times = "", "", -1, 0
+    first, words, begin, count = "", "", -1, 0
     for index, message in enumerate(question.messages):
         if user_text := user_words(message):
-            first, words, begins, times = first or user_text, user_text, index, times + 1
-    after = question.messages[begins + 1 :]
+            first, words, begin, count = first or user_text, user_text, index, count + 1
+    after = question.messages[begin + 1 :]
     return Turn(
         words=words,
         actions=tuple(_read_actions(after)),
         is_fresh=all(message.role is not Role.ASSISTANT for message in after),
-        key=_digest_texts(words, str(times)),
+        key=_digest_texts(words, str(count)),
         thread_key=_digest_texts(first),
         tools=_digest_texts(*sorted(tool.name for tool in question.tools)),
         continues=first.startswith(_CONTINUED),
@@ -135,7 +140,10 @@ def read_turn(question: Question) -> Turn:
 
 
 def user_words(message: Message) -> str:
-    """Return the user's own text in the message, without additions by an agent or a tool."""
+    """Return the user's own text in the message, without additions by an agent or a tool.
+
+    Return an empty text if the message is not the user's, or contains a tool result's pictures.
+    """
     if message.role is not Role.USER or not message.text:
         return ""
     if message.attachments and message.text.startswith(_PICTURES):
@@ -155,7 +163,7 @@ def _outside_reminders(text: str) -> Iterator[str]:
 
 
 def _read_actions(messages: Sequence[Message]) -> list[Action]:
-    """Return the newest actions in these messages, oldest first."""
+    """Return the newest actions in these messages, at most `MOST_ACTIONS`, oldest first."""
     actions: list[Action] = []
     results: list[ToolResult] = []
     for message in reversed(messages):
@@ -177,7 +185,8 @@ def _says_failed(text: str) -> bool:
     return _EXIT in text.casefold() and _EXITED.search(text) is not None
 
 
-def _crop_ends(text: str) -> str:
+def _both_ends(text: str) -> str:
+    """Return a result without Codex's first lines; of a long one, the beginning and the end."""
     text = _FRAME.sub("", text, count=1)
     return text if len(text) <= 2 * _END else f"{text[:_END]}\n{text[-_END:]}"
 
@@ -225,7 +234,7 @@ class SessionRules:
     shadow_usd_per_day: Decimal = Decimal(1)
     """Maximum dollars for comparisons per day (UTC), over all replicas."""
     unknown: Price = ASSUMED_PRICE
-    """The price assumed for a worker without a price."""
+    """The price assumed for a worker whose own price is unknown."""
 
 
 DEFAULT_RULES = SessionRules()
@@ -257,21 +266,22 @@ class SessionThread:
     acting: WorkerId | None = None
     """The worker whose tool calls reach the client; None: no worker has acted yet."""
     turn: str = ""
-    """The key of the current turn."""
+    """The key of the current turn; empty: no turn has begun."""
     tokens: int = 0
-    """Estimated tokens of the newest request."""
+    """Estimated tokens of the newest request; 0: none was measured."""
     waits: bool = False
     """Whether the newest answer called tools, so that the task continues."""
     failures: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Counts of failures in the current task, by digest."""
+    """Counts of failures in the current task, by digest; an empty digest counts those beyond
+    `MOST_FAILURES`, the rarest, together."""
     forgotten: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Counts of failures in the part of the conversation that a compaction removed."""
+    """The same counts for the part of the conversation that a compaction removed."""
     compacted: bool = False
     """Whether the client asked for a summary, with which it will continue the task."""
     tools: str = ""
     """A digest of the names of the client's tools; empty if an older version wrote the thread."""
     warm: Mapping[WorkerId, WarmPrefix] = field(default_factory=dict[WorkerId, WarmPrefix])
-    """The newest prompt that was sent to each worker."""
+    """The newest prompt that was sent to each worker, for at most `MOST_WARM` workers."""
 
     def in_turn(self, turn: Turn) -> SessionThread:
         """Return the thread at a request of that turn, without a compaction in between."""
@@ -288,14 +298,18 @@ class SessionThread:
     def after_summary(self, turn: Turn) -> SessionThread:
         """Return the thread at the first request after a compaction, which continues the task."""
         same = replace(self, turn=turn.key, tools=turn.tools, forgotten=self.failures)
-        return same.counting(turn)
+        return same.with_failures(turn)
 
-    def counting(self, turn: Turn) -> SessionThread:
-        """Return the thread in which the failures are the turn's and the forgotten ones."""
+    def with_failures(self, turn: Turn) -> SessionThread:
+        """Return the thread with the failures counted anew: the forgotten ones and the turn's."""
         return replace(self, failures=_add_failures(self.forgotten, turn))
 
-    def with_reader(self, worker: WorkerId, tokens: int, now: float) -> SessionThread:
-        """Return the thread after a prompt of about `tokens` tokens was sent to the worker."""
+    def with_prompt(self, worker: WorkerId, tokens: int, now: float) -> SessionThread:
+        """Return the thread after a prompt of about `tokens` tokens was sent to the worker.
+
+        `now` is in seconds since the epoch. Of too many workers, those whose prompts are oldest are
+        left out.
+        """
         others = {id_: warm for id_, warm in self.warm.items() if id_ != worker}
         while len(others) >= MOST_WARM:
             del others[min(others, key=lambda id_: others[id_].at)]
@@ -306,7 +320,10 @@ NEW_THREAD = SessionThread()
 
 
 def _add_failures(forgotten: Mapping[str, int], turn: Turn) -> dict[str, int]:
-    """Return the counts of failures: the forgotten ones and those visible in the turn."""
+    """Return the counts of failures: the forgotten ones and those of the turn's actions.
+
+    The most frequent ones are counted by digest, the others together under an empty digest.
+    """
     shown = {key.rpartition(" ")[2]: count for key, count in turn.failures.items()}
     if not (forgotten or shown):
         return {}
@@ -342,14 +359,14 @@ class SessionState:
     """The stored state of a session."""
 
     cost: Cost = ZERO_COST
-    """The ledger: the cost of the session's requests."""
+    """The cost of the session's finished requests."""
     counted: Decimal = Decimal(0)
     """Dollars that limits count in addition to the cost."""
     holds: Mapping[str, Decimal] = field(default_factory=dict[str, Decimal])
     """Dollars reserved by unfinished runs, by run id. The reservation of a run whose server died
     stays, since its cost is unknown."""
     turns: int = 0
-    """Number of turns, over all threads."""
+    """Number of turns, over all threads; a turn of a thread that was dropped may count again."""
     consultations: int = 0
     """Number of calls of a second model."""
     threads: Mapping[str, SessionThread] = field(default_factory=dict[str, SessionThread])
@@ -358,7 +375,7 @@ class SessionState:
     def with_entry(self, entry: SessionEntry) -> SessionState:
         """Return the session after a request.
 
-        Law: the ledger does not depend on the order of the entries.
+        Law: `cost`, `counted` and `consultations` do not depend on the order of the entries.
         """
         known = self.threads.get(entry.thread)
         is_new = known is None or known.turn != entry.after.turn
@@ -392,7 +409,7 @@ class SessionState:
         return ""
 
     def left_usd(self, most: Decimal | None, run: str = "") -> Decimal | None:
-        """Return the remaining dollars of the limit `most`; None if there is no limit.
+        """Return the dollars that are left of the limit `most`, at least 0; None: no limit.
 
         All reservations count as spent, except the reservation of `run`.
         """
@@ -402,7 +419,7 @@ class SessionState:
         return max(Decimal(0), most - self.cost.usd - self.counted - reserved)
 
     def with_hold(self, run: str, usd: Decimal) -> SessionState:
-        """Return the session with `usd` dollars reserved for the run."""
+        """Return the session with `usd` dollars reserved for the run, instead of any before."""
         return replace(self, holds={**self.holds, run: usd})
 
 

@@ -1,11 +1,11 @@
 """The workflow selector, which picks the workflow that did best on similar questions.
 
-The inputs are a few counts and the words and word pairs of the question, with digits masked, as
-hashed TF-IDF reduced to a few dimensions. A question's group and ease are linear in these inputs.
-Only numpy is needed.
+The inputs are a few counts, and the words and word pairs of the question, with digits masked, as
+hashed TF-IDF reduced to `DIMENSIONS` dimensions. A group's score is linear in these inputs; within
+a group, so is a question's ease.
 
-Axes: n questions, d dimensions, f inputs, c counts, k counts and constant, g groups, l levels,
-w workflows.
+Axes: n questions, d dimensions, f inputs (of a question's ease: more of them), c counts, k counts
+and constant, t targets of a regression, g groups, l levels, w workflows.
 """
 
 from __future__ import annotations
@@ -44,11 +44,15 @@ _OWN = frozenset(
     {"kind", "name", "groups", "workflows", "continuations", "ranking", "safest", "reader",
      "rounds"}
 )  # fmt: skip
-"""The entries of a card that the selector uses; the others are kept in `about`."""
+"""The entries of the folder's `batuta.json` that the selector uses; `about` keeps the others."""
 
 
 def is_workflow_selector(folder: Path) -> bool:
-    """Return True if the folder contains a workflow selector."""
+    """Return True if the folder contains a workflow selector.
+
+    Raises:
+        ConfigError: the folder's `batuta.json` cannot be read.
+    """
     return is_of_kind(folder, KIND)
 
 
@@ -101,18 +105,19 @@ def _workflow_of(steps: Sequence[Mapping[str, Any]]) -> Workflow:
 
 
 Places = NDArray[np.intp]
+"""A number for each question: its group, or the fold that holds it out."""
 
 DIMENSIONS = 48
 """Number of dimensions of a text vector."""
 BUCKETS = 2**12
 """Number of hash buckets of the n-grams."""
 STRANGE = 0.01
-"""The share of training questions below the familiarity threshold."""
+"""The share of training questions below the threshold of familiarity, approximately."""
 _DIGITS = re.compile(r"\d+")
 _COUNTED = (re.compile(r"\S+"), re.compile(r"\S"), _DIGITS, re.compile(r"[,;:.!?]"),
             re.compile(r"[;.]\s"), re.compile(r"\n"), re.compile(r"\b[A-Z]"))  # fmt: skip
-"""The patterns that are counted: words, non-space characters, numbers, punctuation, clauses, lines
-and capitalised words.
+"""The patterns that are counted: words, non-space characters, numbers, punctuation, ends of
+clauses, line breaks and capitalised words.
 """
 _PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """The ridge penalties that are compared."""
@@ -130,9 +135,9 @@ class QuestionReader:
     group_fg: Floats
     """The weights of each group's score; a question belongs to the group with the highest score."""
     ease_f: Floats
-    """The weights of the predicted ease."""
+    """The weights of the predicted ease, for `ease_inputs`."""
     scale_2c: Floats
-    """The mean and standard deviation of each count."""
+    """The mean and standard deviation of each count of `count_marks`, which is logarithmic."""
     closeness: float
     """The cosine with the nearest centre below which a question is unfamiliar."""
 
@@ -156,7 +161,7 @@ class QuestionReader:
         return text_nd, stack_inputs(text_nd, count_nc)
 
     def save(self) -> SavedFeatures:
-        """Return a card and tensors for `load`."""
+        """Return the JSON values and the tensors from which `load` makes this reader."""
         card, tensors = self.features.save()
         own = {"centres_gd": self.centres_gd, "group_fg": self.group_fg, "ease_f": self.ease_f,
                "scale_2c": self.scale_2c}  # fmt: skip
@@ -243,7 +248,7 @@ def fit_reader(texts: Sequence[str], group_n: Places) -> QuestionReader:
 
 
 def fit_text(texts: Sequence[str], dimensions: int = DIMENSIONS) -> Features:
-    """Fit the features to these texts, with digits masked.
+    """Return features that are fitted to these texts with digits masked, and expect masked texts.
 
     Raises:
         ConfigError: there are no texts.
@@ -277,16 +282,17 @@ def _error_of(inputs_nf: Floats, right_n: Floats, fold_n: Places, penalty: float
     return error
 
 
-def solve_ridge(inputs_nf: Floats, targets_nk: Floats, penalty: float) -> Floats:
-    """Return the weights of a ridge regression of the targets: (f, k), a column for each target."""
+def solve_ridge(inputs_nf: Floats, targets_nt: Floats, penalty: float) -> Floats:
+    """Return the weights of a ridge regression of the targets: (f, t), a column for each target."""
     inputs = inputs_nf.astype(np.float64)
     gram = inputs.T @ inputs + penalty * np.eye(inputs.shape[1])
-    return np.linalg.solve(gram, inputs.T @ targets_nk).astype(np.float32)
+    return np.linalg.solve(gram, inputs.T @ targets_nt).astype(np.float32)
 
 
 KIND = "workflow-selector"
-_ALLOWED = f"1 to {MAX_ROUNDS} are possible"
+_POSSIBLE_ROUNDS = f"1 to {MAX_ROUNDS} are possible"
 Ranks = NDArray[np.intp]
+"""Indices of workflows, best first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
@@ -294,8 +300,9 @@ class WorkflowSelector:
     """A conductor that picks its workflows from a library that a search found.
 
     A question belongs to a cell: a group and a level of ease. Each cell ranks the library's
-    workflows, and the first workflow that the pool and the limits allow is run. An unfamiliar
-    question gets the workflow that did best over all groups.
+    workflows, and the first workflow that the pool and the limits allow is run; if they allow none,
+    the pool's best worker answers alone. For an unfamiliar question the workflows are ranked by how
+    well they did over all groups.
     """
 
     title: str
@@ -314,9 +321,9 @@ class WorkflowSelector:
     ease_gl: Floats
     """The thresholds between a group's levels of ease, ascending."""
     stated_rounds: int = 1
-    """The number of rounds in the card; continuations may need more."""
+    """The number of rounds in `batuta.json`; continuations may need more."""
     about: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Further entries of the card, on how the library was found."""
+    """Further entries of `batuta.json`, on how the library was found."""
     digest: str = field(init=False)
     """The SHA-256 digest of the selector's state, which is its version."""
 
@@ -333,7 +340,9 @@ class WorkflowSelector:
         if not set(self.safest_w.tolist()) <= set(range(library)):
             raise ValueError("the selector's safest workflow is not in its library")
         if not 1 <= self.stated_rounds <= MAX_ROUNDS:
-            raise ValueError(f"the selector asks for {self.stated_rounds} rounds: {_ALLOWED}")
+            raise ValueError(
+                f"the selector asks for {self.stated_rounds} rounds: {_POSSIBLE_ROUNDS}"
+            )
         object.__setattr__(self, "digest", state_digest(*self._state()))
 
     def __repr__(self) -> str:
@@ -347,7 +356,10 @@ class WorkflowSelector:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Plan the workflow, then its continuation if the answers differ, or accept the answer."""
+        """Plan the workflow; after it plan its continuation, or accept the answer.
+
+        The continuation is planned once, if the last two answers of the workflow differ.
+        """
         if not context.previous:
             return Plan(self.choose(context.question.text, context.pool, context.max_steps))
         index = self._choose_index(context.question.text, context.pool, context.max_steps)
@@ -356,7 +368,7 @@ class WorkflowSelector:
 
     @property
     def needed_rounds(self) -> int:
-        """Maximum number of rounds that any of the workflows needs."""
+        """Maximum number of rounds that any of the workflows needs, at least `stated_rounds`."""
         continues = any(flow is not None for flow in self.continuations)
         return max(self.stated_rounds, ROUNDS if continues else 1)
 
@@ -397,6 +409,7 @@ class WorkflowSelector:
         return next((i for i in indices if self._can_run(i, pool, max_steps)), None)
 
     def _can_run(self, index: int, pool: Pool, max_steps: int) -> bool:
+        """Return True if the pool and the limit allow the workflow and its continuation."""
         flows = [self.workflows[index], *self.continuations[index : index + 1]]
         steps = [step for flow in flows if flow is not None for step in flow.steps]
         longest = max(len(flow) for flow in flows if flow is not None)
@@ -410,7 +423,7 @@ class WorkflowSelector:
         ]
 
     def find_cells(self, questions: Sequence[str]) -> list[tuple[int, int] | None]:
-        """Return the group and level of each question; None if it is unfamiliar."""
+        """Return each question's group and level (0 is the hardest); None if it is unfamiliar."""
         group_n, ease_n, known_n = self.reader(questions)
         level_n = (ease_n[:, None] >= self.ease_gl[group_n]).sum(axis=1)
         return [
@@ -419,12 +432,12 @@ class WorkflowSelector:
         ]
 
     def save(self) -> tuple[dict[str, Any], dict[str, Floats]]:
-        """Return the card of JSON values, and the tensors by name."""
+        """Return the JSON values of `batuta.json`, and the tensors by name."""
         card, tensors = self._state()
         return {**card, "rounds": self.needed_rounds}, tensors
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Floats]]:
-        """Return the card and tensors whose digest is the version, without the number of rounds."""
+        """Return what `save` returns, without the number of rounds; its digest is the version."""
         card, tensors = self.reader.save()
         shown = {
             "kind": KIND,

@@ -1,8 +1,9 @@
 """Rate limits: what a key used in the last 60 seconds, counted in memory or in Redis.
 
-Each amount taken is kept with its time for 60 seconds (a sliding window), so no request waits
-longer than that; an unused part is subtracted from the amount. With several replicas the amounts
-are kept in Redis; while Redis is down, each replica counts alone, up to its share.
+Each amount taken is kept with its time for 60 seconds (a sliding window); an unused part is
+subtracted from the amount. A request that does not fit is refused, with the seconds until it may
+fit. With Redis all replicas share the amounts; while Redis is down, each replica counts alone, up
+to its share.
 """
 
 from __future__ import annotations
@@ -75,15 +76,15 @@ write_total(read_total() - (amount - left))
 class Taken:
     """An amount taken from a rate, part of which can be given back."""
 
-    what: str
-    """The unit, such as `requests`."""
+    unit: str
+    """What is counted, such as `requests`."""
     name: str
     """The key's id, or another name under which the amount counts."""
     amount: int
     at: float = 0.0
     """When the amount was taken, by the process's clock; unused if Redis counts it."""
     id: str = ""
-    """The charge's id in Redis; empty: this process counts it."""
+    """The amount's id in Redis; empty: this process counts it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +94,12 @@ class RateWindow:
     unit: str
     """What is counted: `requests`, `tokens` or `bytes`."""
     cap: int
+    """The maximum per minute; while Redis is down, this replica's share of it."""
     remaining: int
+    """What is left of the cap, at least 0."""
     reset: float
     """Seconds until the whole cap is available again or, after a refusal, until the amount fits;
-    at most 60."""
+    at most 60. For an amount above the cap it is 60, though it never fits."""
     taken: Taken | None = None
     """The amount that was counted; None: the amount did not fit."""
 
@@ -131,6 +134,12 @@ def check_rate(windows: Sequence[RateWindow]) -> None:
 async def enter_concurrency(limiter: RateLimiter, key: str, token: str, most: int | None) -> None:
     """Count a concurrent request under its token; `leave` of `limiter.concurrency` must follow.
 
+    Args:
+        limiter: the limits.
+        key: the key's id.
+        token: identifies the request.
+        most: maximum number of the key's concurrent requests; None: no limit.
+
     Raises:
         APIError: the key already has `most` requests; nothing is counted.
     """
@@ -140,7 +149,7 @@ async def enter_concurrency(limiter: RateLimiter, key: str, token: str, most: in
 
 
 def retry_headers(seconds: float) -> dict[str, str]:
-    """Return the headers with the seconds after which clients may retry."""
+    """Return the headers with the time after which clients may retry, also in milliseconds."""
     return {"retry-after": str(max(1, ceil(seconds))), "retry-after-ms": str(ceil(seconds * 1000))}
 
 
@@ -148,20 +157,22 @@ class RateLimiter(Protocol):
     """Counts amounts per minute, by unit and name.
 
     Laws: `take` admits at most `cap` in any minute (`add` may exceed `cap` afterwards). A refused
-    amount is not counted; if it is at most `cap`, it fits within a minute. An amount given back is
-    free immediately; giving it back after its minute changes nothing.
+    amount is not counted; if it is at most `cap` and nothing else is counted, it fits within a
+    minute. An amount given back is free immediately; giving it back after its minute changes
+    nothing. With Redis the laws hold as long as Redis answers: when it fails, or is back, the
+    amounts counted in the other place are not known.
     """
 
-    async def take(self, what: str, name: str, cap: int, amount: int = 1) -> RateWindow:
+    async def take(self, unit: str, name: str, cap: int, amount: int = 1) -> RateWindow:
         """Count the amount, if it fits in the cap."""
         ...
 
-    async def add(self, what: str, name: str, cap: int, amount: int) -> None:
+    async def add(self, unit: str, name: str, cap: int, amount: int) -> None:
         """Count an amount that was already used, even if it exceeds the cap."""
         ...
 
     async def give_back(self, taken: Taken, amount: int) -> None:
-        """Subtract the unused part `amount` from what was taken, as if it had never been taken."""
+        """Subtract the unused part, at most what is left of `taken`, as if it was never taken."""
         ...
 
     @property
@@ -192,7 +203,10 @@ class _LastMinute:
         self.total += taken.amount
 
     def seconds_until_fit(self, now: float, cap: int, amount: int) -> float:
-        """Return the seconds until the amount fits, if nothing else is taken before."""
+        """Return the seconds until the amount fits, if nothing else is taken before.
+
+        Return a minute for an amount above the cap.
+        """
         left = self.total
         for taken in self.taken:
             left -= taken.amount
@@ -211,38 +225,38 @@ class LocalRateLimiter:
         self._names: dict[tuple[str, str], _LastMinute] = {}
         self._swept_at = clock()
 
-    async def take(self, what: str, name: str, cap: int, amount: int = 1) -> RateWindow:
+    async def take(self, unit: str, name: str, cap: int, amount: int = 1) -> RateWindow:
         """Count the amount, if it fits in the cap."""
         now = self._clock()
-        last = self._last_minute(what, name, now)
+        last = self._last_minute(unit, name, now)
         if last.total + amount > cap:
             wait = last.seconds_until_fit(now, cap, amount)
             left = max(0, cap - last.total)
-            return RateWindow(unit=what, cap=cap, remaining=left, reset=wait)
-        taken = Taken(what=what, name=name, amount=amount, at=now)
+            return RateWindow(unit=unit, cap=cap, remaining=left, reset=wait)
+        taken = Taken(unit=unit, name=name, amount=amount, at=now)
         last.append(taken)
         left = cap - last.total
-        return RateWindow(unit=what, cap=cap, remaining=left, reset=MINUTE, taken=taken)
+        return RateWindow(unit=unit, cap=cap, remaining=left, reset=MINUTE, taken=taken)
 
-    async def add(self, what: str, name: str, cap: int, amount: int) -> None:
+    async def add(self, unit: str, name: str, cap: int, amount: int) -> None:
         """Count an amount that was already used, even if it exceeds the cap."""
         now = self._clock()
-        taken = Taken(what=what, name=name, amount=amount, at=now)
-        self._last_minute(what, name, now).append(taken)
+        taken = Taken(unit=unit, name=name, amount=amount, at=now)
+        self._last_minute(unit, name, now).append(taken)
 
     async def give_back(self, taken: Taken, amount: int) -> None:
-        """Subtract the unused part `amount` from what was taken."""
+        """Subtract the unused part, unless its minute is over."""
         now = self._clock()
         if taken.at <= now - MINUTE:
             return
         less = min(amount, taken.amount)
         taken.amount -= less
-        self._last_minute(taken.what, taken.name, now).total -= less
+        self._last_minute(taken.unit, taken.name, now).total -= less
 
     async def close(self) -> None:
         """Do nothing: there are no connections."""
 
-    def _last_minute(self, what: str, name: str, now: float) -> _LastMinute:
+    def _last_minute(self, unit: str, name: str, now: float) -> _LastMinute:
         """Return the name's amounts of the last minute; once a minute, drop idle names."""
         if now - self._swept_at >= MINUTE:
             self._names = {
@@ -251,9 +265,9 @@ class LocalRateLimiter:
                 if last.taken and last.taken[-1].at > now - MINUTE
             }
             self._swept_at = now
-        last = self._names.get((what, name))
+        last = self._names.get((unit, name))
         if last is None:
-            last = self._names[what, name] = _LastMinute()
+            last = self._names[unit, name] = _LastMinute()
         last.forget_older(now - MINUTE)
         return last
 
@@ -267,29 +281,32 @@ class RedisRateLimiter:
         self._local = LocalRateLimiter(redis.clock)
         self.concurrency: ConcurrencyCounter = RedisConcurrency(redis)
 
-    async def take(self, what: str, name: str, cap: int, amount: int = 1) -> RateWindow:
+    async def take(self, unit: str, name: str, cap: int, amount: int = 1) -> RateWindow:
         """Count the amount, if it fits in the cap."""
-        taken = Taken(what=what, name=name, amount=amount, id=secrets.token_hex(8))
+        taken = Taken(unit=unit, name=name, amount=amount, id=secrets.token_hex(8))
         answer = await self._take(taken, cap)
         if answer is None:
-            return await self._local.take(what, name, self.redis.share_of(cap), amount)
+            return await self._local.take(unit, name, self.redis.share_of(cap), amount)
         passed, used, wait_ms = answer
         return RateWindow(
-            unit=what,
+            unit=unit,
             cap=cap,
             remaining=max(0, cap - used),
             reset=wait_ms / 1000,
             taken=taken if passed else None,
         )
 
-    async def add(self, what: str, name: str, cap: int, amount: int) -> None:
+    async def add(self, unit: str, name: str, cap: int, amount: int) -> None:
         """Count an amount that was already used, even if it exceeds the cap."""
-        taken = Taken(what=what, name=name, amount=amount, id=secrets.token_hex(8))
+        taken = Taken(unit=unit, name=name, amount=amount, id=secrets.token_hex(8))
         if await self._take(taken, _NO_CAP) is None:
-            await self._local.add(what, name, cap, amount)
+            await self._local.add(unit, name, cap, amount)
 
     async def give_back(self, taken: Taken, amount: int) -> None:
-        """Subtract the unused part of an amount, in Redis or in memory, where it was counted."""
+        """Subtract the unused part of an amount, in Redis or in memory, where it was counted.
+
+        If Redis counted it and does not answer now, nothing is given back.
+        """
         if not taken.id:
             await self._local.give_back(taken, amount)
             return
@@ -304,9 +321,10 @@ class RedisRateLimiter:
         await self.redis.close()
 
     async def _take(self, taken: Taken, cap: int) -> tuple[int, int, int] | None:
-        """Return whether the amount fitted (0 or 1), the total, and the milliseconds to wait.
+        """Return whether the amount fitted (0 or 1), the total, and the milliseconds to `reset`.
 
-        Return None if Redis does not answer.
+        The total is that after the amount was counted or refused. Return None if Redis does not
+        answer.
         """
         answer: list[int] | None = await self.redis.ask(
             lambda redis: redis.eval(_TAKE, 1, _redis_key(taken), taken.id, taken.amount, cap)
@@ -318,4 +336,4 @@ _NO_CAP = -1
 
 
 def _redis_key(taken: Taken) -> str:
-    return f"batuta:rate:{{{taken.what}:{taken.name}}}"
+    return f"batuta:rate:{{{taken.unit}:{taken.name}}}"

@@ -277,7 +277,7 @@ class SessionKeeper:
         if step is not None:
             waits = isinstance(step.result, Reply) and bool(step.result.tool_calls)
             after = replace(after, acting=step.worker, waits=waits, compacted=False)
-            after = after.with_reader(step.worker, call.tokens, time())
+            after = after.with_prompt(step.worker, call.tokens, time())
         cost = run.cost
         entry = SessionEntry(
             thread=call.thread,
@@ -317,7 +317,7 @@ def _find_summed_up_thread(state: SessionState, question: Question) -> tuple[str
     known = state.threads.get(key)
     if known is None or not known.waits or (turn and turn.key != known.turn):
         return "", NEW_THREAD
-    return key, replace(known.counting(turn) if turn else known, compacted=True)
+    return key, replace(known.with_failures(turn) if turn else known, compacted=True)
 
 
 def _check_turns(call: SessionCall, limits: SessionLimits, rules: SessionRules) -> None:

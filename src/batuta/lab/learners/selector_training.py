@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from batuta.conductors.features import Features
 from batuta.conductors.hashed_ngrams import HashedNgrams
 from batuta.conductors.selector.model import Selector, SelectorGuard, Workers
-from batuta.conductors.selector.newcomers import PRIOR_OUTCOMES, JoiningPosterior, main_directions
+from batuta.conductors.selector.newcomers import PRIOR_OUTCOMES, NewcomerPosterior, main_directions
 from batuta.conductors.selector.value_model import Smoothing, ValueModel
 from batuta.core import WorkerId
 from batuta.errors import SourceError
@@ -130,7 +130,7 @@ def fill_in_newcomers(
     filled_nm = reward_nm.astype(np.float32)
     for m in np.flatnonzero(is_new_m):
         unknown_n = np.isnan(reward_nm[:, m])
-        posterior = JoiningPosterior.fit(
+        posterior = NewcomerPosterior.fit(
             position_nd[~unknown_n], reward_nm[~unknown_n, m], float(mean_k.mean()), penalty_d
         )
         filled_nm[unknown_n, m] = posterior.lower_end_n(position_nd[unknown_n])
