@@ -91,8 +91,8 @@ class Downloader:
         """Complete the file at `path`, resuming after the bytes that it already has.
 
         If the server does not support ranges, the whole file is downloaded again. Interrupted
-        downloads and HTTP 429 and 5xx are retried until `_TRIES` attempts in a row bring nothing new; a
-        server that does not accept the first connection is not tried again.
+        downloads and HTTP 429 and 5xx are retried until `_TRIES` attempts in a row bring nothing
+        new; a server that refuses the connection for an empty file is not tried again.
 
         Args:
             url: the address of the file.
