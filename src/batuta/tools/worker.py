@@ -22,7 +22,7 @@ NO_ADDRESS = (
 )
 
 ReadArguments = Callable[[StepWords], list[dict[str, str]]]
-"""Returns the arguments of each call of a step's tool; empty if there is nothing to call it with."""
+"""Returns the arguments of each call of a step's tool; empty: the tool is not called."""
 
 
 def read_query(words: StepWords) -> list[dict[str, str]]:

@@ -147,8 +147,8 @@ class TuneGoals:
         float | None,
         typer.Option(
             min=1e-9,
-            help="Dollars that a correct answer (with --from-sessions: a resolved session) is worth "
-            "to you; default: dollars count only against --budget (a session: 1).",
+            help="Dollars that a correct answer (with --from-sessions: a resolved session) is "
+            "worth to you; default: dollars count only against --budget (a session: 1).",
         ),
     ] = None
     call_weight: Annotated[
