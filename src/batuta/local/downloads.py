@@ -38,7 +38,7 @@ class Downloader:
     def __init__(
         self, environ: Mapping[str, str], *, silence: float = 60.0, pause: float = 1.0
     ) -> None:
-        """Create the downloader; the session is opened by `async with`.
+        """Create the downloader, which is used in `async with`.
 
         Args:
             environ: the environment with the settings of proxies and certificates.
@@ -130,9 +130,9 @@ class Downloader:
             )
 
     async def _fetch_rest(self, url: str, path: Path, at: int, on_bytes: OnBytes) -> bool:
-        """Append the data from offset `at` on; return False if the file is now empty or removed.
+        """Append the data from offset `at` on; return False if the server has no such range.
 
-        The caller then downloads it from its beginning.
+        The file is then empty or removed, so that the next attempt begins at its beginning.
 
         Raises:
             DownloadError: the server does not provide the file, or the file cannot be written.

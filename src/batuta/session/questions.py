@@ -17,9 +17,11 @@ QuestionLike = str | Question | Message | Sequence[Message | Mapping[str, Any]]
 """Text, a question, a message, or a conversation.
 
 A mapping in a conversation is a message of OpenAI's Chat Completions API: its `role` is system,
-developer, user or assistant, its `content` a string or a list of parts (text, image_url).
+developer, user or assistant, its `content` a string or a list of parts (text, image_url). Other
+fields are ignored.
 """
 _URL_PREFIXES = ("https://", "http://", "data:")
+_ROLES = ("system", "developer", "user", "assistant")
 _MAGIC = {b"\x89PNG": "image/png", b"\xff\xd8": "image/jpeg", b"GIF8": "image/gif"}
 
 
@@ -82,7 +84,7 @@ def _parse_message(given: Any) -> Message:
         )
     fields = cast("Mapping[str, Any]", given)
     role, content = fields.get("role"), fields.get("content")
-    if role not in {"system", "developer", "user", "assistant"}:
+    if role not in _ROLES:
         raise ValueError(
             f"a message's role must be system, developer, user or assistant, not {role!r}"
         )

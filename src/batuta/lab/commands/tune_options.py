@@ -74,7 +74,7 @@ class TuneQuestionOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneLimits:
-    """Options for the limits of the tuning; at least one is needed, except with a record."""
+    """Options for the limits of the tuning; at least one is needed if workers are called."""
 
     panel: ClassVar = LIMITS_PANEL
 
@@ -84,7 +84,8 @@ class TuneLimits:
             min=0,
             max=MOST_USD,
             help="Maximum dollars in total: a call that might exceed them is not made. At least "
-            "one of --budget, --calls and --minutes is required, except with a record.",
+            "one of --budget, --calls and --minutes is required, except with a record or "
+            "--from-sessions.",
         ),
     ] = None
     calls: Annotated[

@@ -153,8 +153,8 @@ def _all_steps(candidate: Candidate) -> list[Json]:
 def break_even(comparisons: Sequence[Comparison], advice: Mapping[str, Any], spent: float) -> Json:
     """Return after how many questions each nominee has saved the dollars spent on the tuning run.
 
-    It is compared with its first opponent. None for a nominee that is not recommended, or that costs at least as much as this
-    opponent.
+    It is compared with its first opponent. None for a nominee that is not recommended, or that
+    costs at least as much as this opponent.
     """
     found: Json = {}
     for one in comparisons:
