@@ -1,14 +1,23 @@
-"""Plugins of other packages, found by their entry points and loaded on first use.
+"""Plugins of this package and others, found by their entry points and loaded on first use.
 
 A package declares its plugins in the group `batuta.plugins`, each under `KIND.NAME`:
 
     [project.entry-points."batuta.plugins"]
     "command.eval" = "batuta.lab.commands.evaluate:app"
 
-Kinds: `command` (a `typer.Typer`, as `batuta NAME`), `pool` (a `config.loaded.PoolPlugin`, as
-`--pool NAME`), `baseline` and `learned-baseline` (methods, served as `baseline/NAME`), `outcomes`
-(training data that `--history` and `--cascade` name) and `tasks` (a `lab.task_sources.TaskSource`).
-The laboratory (`batuta.lab`) is connected to the server only in this way.
+The kinds, and what each entry point names:
+
+- `command`: a `typer.Typer`, run as `batuta NAME`.
+- `pool`: a `config.loaded.PoolPlugin`, for `--pool NAME`; each of its workers has the tag NAME.
+- `baseline`: a function that takes NAME and returns its `Solver`, served as `baseline/NAME`.
+- `outcomes`, with the name `open`: a function that takes the pool, the file of `--history`, the
+  folder of `--cascade` and the cascade's checker (the last three may be None), and returns the
+  methods that learn from them (`gateway.serving.baselines.LearnedMethods`).
+- `learned-baseline`: nothing is loaded; NAME is a method that `outcomes.open` may serve as
+  `baseline/NAME`.
+- `tasks`: a class or function that takes no arguments and returns a `lab.task_sources.TaskSource`.
+
+The server uses the laboratory (`batuta.lab`) only in this way.
 """
 
 from __future__ import annotations
@@ -22,7 +31,7 @@ from batuta.errors import BatutaError, ConfigError
 
 GROUP = "batuta.plugins"
 """The group of entry points."""
-_Opened = TypeVar("_Opened")
+_Result = TypeVar("_Result")
 
 
 def plugin_names(kind: str) -> tuple[str, ...]:
@@ -30,23 +39,19 @@ def plugin_names(kind: str) -> tuple[str, ...]:
     return tuple(sorted(_read_declarations().get(kind, {})))
 
 
-def open_plugin(kind: str, name: str, use: Callable[[Any], _Opened]) -> _Opened:
-    """Import a plugin and return the result of `use` with it.
-
-    An error of the plugin's code that is not a BatutaError becomes a ConfigError.
-
-    Args:
-        kind: the kind of plugin.
-        name: the name of the plugin.
-        use: called with the object that the entry point names; its result is returned.
+def open_plugin(kind: str, name: str, use: Callable[[Any], _Result]) -> _Result:
+    """Import a plugin, call `use` with the object that its entry point names, return the result.
 
     Raises:
-        ConfigError: no such plugin is installed, it cannot be imported, or `use` failed.
-        BatutaError: the plugin or `use` raised it.
+        ConfigError: no such plugin is installed, or the import or `use` raised an error that is
+            not a BatutaError.
+        BatutaError: the import or `use` raised it.
     """
     entry = _read_declarations().get(kind, {}).get(name)
     if entry is None:
-        raise ConfigError(f"no installed package brings the {kind} {name!r}")
+        raise ConfigError(
+            f"no installed package has the {kind} {name!r}: check the name, or install its package"
+        )
     try:
         return use(entry.load())
     except BatutaError:
@@ -60,9 +65,12 @@ def open_plugin(kind: str, name: str, use: Callable[[Any], _Opened]) -> _Opened:
 
 @cache
 def _read_declarations() -> dict[str, dict[str, EntryPoint]]:
-    """Return the entry points of all installed packages, by kind, then by name; read once."""
-    found: dict[str, dict[str, EntryPoint]] = {}
+    """Return the entry points of all installed packages, by kind, then by name; read once.
+
+    Of two with the same kind and name the first is used.
+    """
+    declared: dict[str, dict[str, EntryPoint]] = {}
     for entry in entry_points(group=GROUP):
         kind, _, name = entry.name.partition(".")
-        found.setdefault(kind, {}).setdefault(name, entry)
-    return found
+        declared.setdefault(kind, {}).setdefault(name, entry)
+    return declared

@@ -1,4 +1,4 @@
-"""Tokens of calls and their cost, added by `+`; unknown prices are counted, never taken as zero."""
+"""Tokens of calls and their cost, added by `+`; calls of unknown price are counted, not free."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from decimal import Decimal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens of one or more calls."""
+    """A number of calls, which may be 0, and their tokens."""
 
     calls: int = 0
     input: int = 0
@@ -26,7 +26,10 @@ class Usage:
 
     def __post_init__(self) -> None:
         if self.cached + self.cache_write > self.input or self.reasoning > self.output:
-            raise ValueError(f"a part is larger than its whole: {self}")
+            raise ValueError(
+                "cached and cache_write together must not exceed input, nor reasoning output: "
+                f"{self}"
+            )
 
     @property
     def total(self) -> int:
@@ -74,7 +77,7 @@ MILLION = Decimal(1_000_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """Dollars per million tokens."""
+    """Dollars per million tokens, except `call` and `search`."""
 
     input: Decimal
     output: Decimal
@@ -100,11 +103,11 @@ class Price:
 
     @property
     def hour_cache_write(self) -> Decimal:
-        """Price of input cached for an hour: twice `input`, as at Anthropic, or more."""
+        """Price of input cached for an hour: twice `input`, or `cache_write` if that is more."""
         return max(2 * self.input, self.cache_write or Decimal(0))
 
     def of(self, usage: Usage) -> Decimal:
-        """Return the cost of `usage` in dollars, without searches and surcharges."""
+        """Return the dollars of the tokens and calls, without searches and surcharges."""
         cached = self.input if self.cached is None else self.cached
         written = self.input if self.cache_write is None else self.cache_write
         plain = usage.input - usage.cached - usage.cache_write
@@ -120,7 +123,7 @@ def hour_cache_surcharge(price: Price, tokens: int) -> Decimal:
 
 
 def audio_surcharge(price: Price, tokens: int) -> Decimal:
-    """Return the dollars that audio tokens cost beyond text tokens; may be negative."""
+    """Return the dollars that audio tokens of the input cost beyond text; may be negative."""
     audio_price = price.input if price.audio is None else price.audio
     return tokens * (audio_price - price.input) / MILLION
 
@@ -128,11 +131,14 @@ def audio_surcharge(price: Price, tokens: int) -> Decimal:
 ASSUMED_SEARCH = Decimal("0.01")
 """Dollars that limits count for a provider's search of unknown price."""
 ASSUMED_PRICE = Price(input=Decimal(15), output=Decimal(75), search=ASSUMED_SEARCH)
-"""Price that limits and budgets, and nothing else, assume for a call of unknown price."""
+"""Default price by which limits, budgets and estimates count a call of unknown price.
+
+The recorded cost of such a call stays unknown.
+"""
 
 
 def usage_cost(usage: Usage, price: Price | None) -> Cost:
-    """Return the cost of `usage`; without a price its calls are counted as unpriced."""
+    """Return the cost of `usage` without searches; if `price` is None, the calls are unpriced."""
     return Cost(unpriced_calls=usage.calls) if price is None else Cost(price.of(usage))
 
 

@@ -136,9 +136,11 @@ def test_a_report_names_what_it_cites_and_nobody_read():
     read, made_up = "https://a.example/one", "https://a.example/made-up"
     page = render_report("T <b>", f"A claim ({read}). Another ({made_up}).", [read])
     assert page.startswith("<!doctype html>") and "T &lt;b&gt;" in page
-    told = page.split("Cited, and not read")[1]
+    told = page.split("Cited, but neither found nor read")[1]
     assert made_up in told and read not in told
-    assert "Cited, and not read" not in render_report("T", f"A claim ({read}).", [read])
+    assert "Cited, but neither found nor read" not in render_report(
+        "T", f"A claim ({read}).", [read]
+    )
     assert cited_addresses(f"({read}). [x]({made_up}) {read}") == (read, made_up)
 
 

@@ -249,6 +249,13 @@ def test_hostile_text_costs_what_its_length_costs(number):
     assert cost(read) < 8 * plain * max(1, len(text) / 10_000)
 
 
+def test_joining_adjacent_strings_costs_what_reading_them_costs():
+    texts = [f"'{'a' * 400}'"] * 10_000
+    joined, listed = f"[{' '.join(texts)}]", f"[{','.join(texts)}]"
+    assert read_list(joined, 0)[0] == ["a" * 4_000_000]
+    assert cost(lambda: read_list(joined, 0)) < 5 * cost(lambda: read_list(listed, 0))
+
+
 def test_bare_words_keep_their_blanks():
     text = "model_id = [0, 1]\nsubtasks = [solve the question, check it 2 times]\naccess_list = [none, all]"
     found = parse_workflow(text, POOL)

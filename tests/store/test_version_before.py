@@ -58,7 +58,7 @@ async def check_store(store, expected):
         key = keys[known["id"]]
         found = (key.tenant.name, key.name, key.state(0))
         assert found == (known["tenant"], known["name"], known["state"])
-        assert permissions_json(key.policy) == known["limits"]
+        assert permissions_json(key.permissions) == known["limits"]
     for known in expected["spend"]:
         (group,) = await report_spending(store.database, ["day", "tenant"], tenant=known["tenant"])
         assert (group.runs, group.calls) == (known["runs"], known["calls"])

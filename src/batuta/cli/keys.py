@@ -222,7 +222,7 @@ def list_keys(
         return
     table = new_table("key", "tenant", "name", "state", "limits")
     for key in keys:
-        limits = describe_permissions(key.policy) or "none"
+        limits = describe_permissions(key.permissions) or "none"
         table.add_row(key.id, key.tenant.name, key.name, key.state(time.time()), limits)
     print_table(console, table)
 
@@ -242,11 +242,11 @@ def change_limits(
     A running server applies the change within 10 s.
     """
     known = _require_key(_with_store(lambda store: store.keys.find(key_id)), key_id)
-    check_named(_read_permissions(limits.named()), pool, known.policy)
+    check_named(_read_permissions(limits.named()), pool, known.permissions)
 
     async def work(store: Store) -> ApiKey:
         key = _require_key(await store.keys.find(key_id), key_id)
-        permissions = _read_permissions(permissions_json(key.policy) | limits.named())
+        permissions = _read_permissions(permissions_json(key.permissions) | limits.named())
         return _require_key(
             await store.keys.change(
                 key_id, permissions, expires=_expiry_time(expires), by=command_actor()
@@ -259,7 +259,7 @@ def change_limits(
         json_output.print_json(key_json(key))
     else:
         write_error(
-            f"the key {key.id} now has: {describe_permissions(key.policy) or 'no limits'}\n"
+            f"the key {key.id} now has: {describe_permissions(key.permissions) or 'no limits'}\n"
         )
 
 

@@ -79,7 +79,7 @@ from batuta.store import Store
 from batuta.store.audit import AuditEntry
 from batuta.store.key_hasher import KeyHasher, admin_token, open_key_hasher
 from batuta.store.key_permissions import read_permissions
-from batuta.store.keys import check_name
+from batuta.store.keys import check_tenant_name
 from batuta.store.retention import RetentionSweeper
 from batuta.store.sealing import RunSealer
 
@@ -339,7 +339,7 @@ def _open_oidc(
         return None
     secret = _read_client_secret(setting.client_secret_env)
     try:
-        check_name(setting.tenant)
+        check_tenant_name(setting.tenant)
         limits = read_permissions(setting.limits)
     except ValueError as error:
         raise ConfigError(f"oidc: {error}") from None

@@ -1,9 +1,17 @@
-r"""Parses a list of strings, numbers and lists in Python or JSON syntax.
+r"""Parses a list of strings, whole numbers and lists in Python or JSON syntax.
 
 The parser makes one pass without recursion or evaluation, so even hostile text takes linear time.
-It is more lenient than Python: curly quotes open and close strings, a string may span lines, `\/`
-and surrogate pairs are read as in JSON, and bare words (`all`, `None`, `solve it`) are strings,
-including the spaces between them.
+It is more lenient than Python:
+
+- curly quotes open and close strings, and a string may span lines;
+- `\/` and surrogate pairs are read as in JSON; an escape that neither language has stays as it is;
+- bare words (`all`, `None`, `solve it`) are strings, including the spaces between them, and are
+  joined to an adjacent string by a space if white space separates them;
+- commas may be repeated, and the comma before an inner list may be missing;
+- back-ticks outside strings are skipped;
+- a whole number may have leading zeros, and zeros after a point (`2.0`).
+
+A number of more than 9 digits is refused.
 """
 
 from __future__ import annotations
@@ -21,10 +29,10 @@ class UnclosedListError(WorkflowError):
 
 
 MAX_DEPTH = 4
-"""Maximum nesting of lists; an access list needs two levels."""
+"""Maximum nesting of lists, counting the outermost; access lists need two levels."""
 
 _SPACE = re.compile(r"[\s`]*")
-_NUMBER = re.compile(r"[+-]?\d{1,9}(?:\.0+)?(?![\w.])")
+_WHOLE_NUMBER = re.compile(r"[+-]?\d{1,9}(?:\.0+)?(?![\w.])")
 _WORD = re.compile(r"[^\W\d]\w*+(?:\s++\w++(?![\"'\u201c\u2018]))*")
 _PREFIX = re.compile(r"([rRuU]?)(\"\"\"|'''|[\"'\u201c\u201d\u2018\u2019\u201e\u201a])")
 _CLOSING_QUOTES = {
@@ -62,14 +70,17 @@ def read_list(text: str, start: int) -> tuple[list[LiteralValue], int]:
 
     Raises:
         UnclosedListError: the text ends within the list.
-        WorkflowError: the list contains something that cannot be parsed.
+        WorkflowError: the list cannot be parsed; the message says why.
     """
     stack: list[list[LiteralValue]] = [[]]
     position = end = start + 1
     comma, bare = True, False
+    adjacent: list[str] = []
     while True:
         position = _skip_blanks(text, position)
         head = text[position : position + 1]
+        if head in {"]", ",", "["}:
+            _join_adjacent(stack[-1], adjacent)
         if head == "]":
             done = stack.pop()
             position += 1
@@ -81,37 +92,52 @@ def read_list(text: str, start: int) -> tuple[list[LiteralValue], int]:
             position, comma = position + 1, True
         elif head == "[":
             if len(stack) == MAX_DEPTH:
-                raise WorkflowError("a list is nested too deeply")
+                raise WorkflowError(f"lists are nested more than {MAX_DEPTH} levels deep")
             stack.append([])
             position, comma = position + 1, True
         else:
             was_bare, bare = bare, _PREFIX.match(text, position) is None
             blank = " " if (bare or was_bare) and position > end else ""
             value, position = _read_scalar(text, position)
-            _append_value(stack[-1], value, blank, after_comma=comma)
+            _append_value(stack[-1], adjacent, value, blank, after_comma=comma)
             end, comma = position, False
 
 
 def _append_value(
-    into: list[LiteralValue], value: str | int, blank: str, *, after_comma: bool
+    into: list[LiteralValue],
+    adjacent: list[str],
+    value: str | int,
+    blank: str,
+    *,
+    after_comma: bool,
 ) -> None:
     """Append the value; two strings without a comma between them are concatenated, as in Python.
 
-    `blank` is put between them: a space if one of them is a bare word.
+    `blank` is put between the two. The parts of a string are collected in `adjacent`; adding each
+    to the string would take quadratic time.
     """
     if after_comma or not into:
         into.append(value)
-    elif isinstance(into[-1], str) and isinstance(value, str):
-        into[-1] += blank + value
+        if isinstance(value, str):
+            adjacent.append(value)
+    elif adjacent and isinstance(value, str):
+        adjacent.append(blank + value)
     else:
         raise WorkflowError("a comma is missing in a list")
+
+
+def _join_adjacent(into: list[LiteralValue], adjacent: list[str]) -> None:
+    """Replace the last string by the collected parts, joined, and forget the parts."""
+    if len(adjacent) > 1:
+        into[-1] = "".join(adjacent)
+    adjacent.clear()
 
 
 def _skip_blanks(text: str, position: int) -> int:
     """Return the position after white space, back-ticks and `#` comments."""
     while True:
-        found = _SPACE.match(text, position)
-        position = found.end() if found else position
+        match = _SPACE.match(text, position)
+        position = match.end() if match else position
         if text[position : position + 1] != "#":
             return position
         line_end = text.find("\n", position)
@@ -119,17 +145,20 @@ def _skip_blanks(text: str, position: int) -> int:
 
 
 def _read_scalar(text: str, position: int) -> tuple[str | int, int]:
-    """Return a string, a number or a bare word, and the position after it."""
+    """Return a string, a whole number or a bare word, and the position after it."""
     if position >= len(text):
         raise UnclosedListError("a list is not closed")
     if quoted := _PREFIX.match(text, position):
         return _read_string(text, quoted)
-    if number := _NUMBER.match(text, position):
+    if number := _WHOLE_NUMBER.match(text, position):
         return int(number.group().split(".")[0]), number.end()
     if word := _WORD.match(text, position):
         return word.group(), word.end()
-    found = repr(text[position : position + 12])
-    raise WorkflowError(f"a list may contain only strings, numbers and lists, not {found}")
+    refused = repr(text[position : position + 12])
+    raise WorkflowError(
+        "a list may contain only strings, lists, and whole numbers of at most 9 digits, "
+        f"not {refused}"
+    )
 
 
 def _read_string(text: str, opening: re.Match[str]) -> tuple[str, int]:
@@ -145,19 +174,19 @@ def _read_string(text: str, opening: re.Match[str]) -> tuple[str, int]:
 
 def _find_closing_quote(text: str, start: int, quote: str) -> int:
     ends = re.escape(quote) if quote not in _CLOSING_QUOTES else f"[{_CLOSING_QUOTES[quote]}]"
-    for found in re.compile(rf"\\.|{ends}", re.DOTALL).finditer(text, start):
-        if not found.group().startswith("\\"):
-            return found.start()
+    for match in re.compile(rf"\\.|{ends}", re.DOTALL).finditer(text, start):
+        if not match.group().startswith("\\"):
+            return match.start()
     raise UnclosedListError("a string is not closed")
 
 
-def _escaped_character(found: re.Match[str]) -> str:
-    high, low, four, eight, two, octal, simple = found.groups()
+def _escaped_character(match: re.Match[str]) -> str:
+    high, low, four, eight, two, octal, simple = match.groups()
     if high:
         return chr(0x10000 + ((int(high, 16) - 0xD800) << 10) + int(low, 16) - 0xDC00)
     if octal:
         return chr(int(octal, 8))
     if digits := four or eight or two:
         code = int(digits, 16)
-        return chr(code) if code <= sys.maxunicode else found.group()
-    return _SIMPLE_ESCAPES.get(simple, found.group())
+        return chr(code) if code <= sys.maxunicode else match.group()
+    return _SIMPLE_ESCAPES.get(simple, match.group())

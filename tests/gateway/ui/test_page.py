@@ -675,7 +675,7 @@ async def test_keys_are_made_limited_rotated_and_revoked(keyed, browse):
     assert "batuta-ultra" not in text
     await post(f"/ui/keys/{key}/limits", per_month="7.25")
     found = keyed.call(keyed.store.keys.find, key)
-    assert (str(found.policy.per_month), found.policy.rpm) == ("7.25", None)
+    assert (str(found.permissions.per_month), found.permissions.rpm) == ("7.25", None)
     await post("/ui/budgets", tenant="three", per_day="2")
     assert str(keyed.call(keyed.store.keys.find, key).tenant.per_day) == "2"
     _, text = await post(f"/ui/keys/{key}/rotate")
@@ -888,7 +888,7 @@ async def test_what_a_key_names_already_may_stay(keyed, browse):
     form["token"] = await token_of(admin, "/ui/keys")
     async with admin.post(f"/ui/keys/{key.id}/limits", data=form) as response:
         assert response.status == 200
-    assert str(keyed.call(keyed.store.keys.find, key.id).policy.per_day) == "3"
+    assert str(keyed.call(keyed.store.keys.find, key.id).permissions.per_day) == "3"
 
 
 async def test_many_keys_and_tenants_come_a_page_at_a_time(keyed, browse):
@@ -1022,7 +1022,7 @@ async def test_the_form_that_changes_a_key_shows_every_limit_that_it_has(keyed, 
     found = dict(re.findall(r'name="(\w+)"[^>]*?value="([^"]*)"', part))
     async with admin.post(f"/ui/keys/{key.id}/limits", data=found) as response:
         assert response.status == 200
-    assert keyed.call(keyed.store.keys.find, key.id).policy == old
+    assert keyed.call(keyed.store.keys.find, key.id).permissions == old
 
 
 async def test_a_picture_of_a_number_by_the_thousand_digits_is_not_there(keyed, browse):

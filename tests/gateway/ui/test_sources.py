@@ -92,7 +92,7 @@ def test_claims_stand_beside_their_sources(app_state, visit, researched):
         shown.get_by_text("PDF", exact=True).click()
     data = got.value.path().read_bytes()
     text = pypdf.PdfReader(io.BytesIO(data)).pages[0].extract_text()
-    assert "987654 windows" in text and "Cited, and not read" in text
+    assert "987654 windows" in text and "Cited, but neither found nor read" in text
 
 
 def test_reports_are_files_of_the_run_and_of_no_other_tenant(app_state, keyed, visit, researched):

@@ -350,7 +350,7 @@ class Authenticator:
             role=CallerRole.KEY,
             key=owner.id,
             shown_key=key.id,
-            permissions=owner.policy,
+            permissions=owner.permissions,
             user=owner.id if owner.identity is not None else None,
             per_day=tenant.per_day,
             per_month=tenant.per_month,

@@ -110,7 +110,7 @@ class AdminRoutes:
     async def change(self, request: Request) -> Response:
         """Change a key's limits, name or expiry; what the body does not mention stays unchanged."""
         body, key = await _read_body(request, _CHANGE_FIELDS), await self._find_key(request)
-        policy = self._parse_permissions(body, key.policy)
+        policy = self._parse_permissions(body, key.permissions)
         lasting = "expires_in" in body.names and body.get("expires_in") is None
         with _refuse_values("name"):
             changed = await self._store.keys.change(

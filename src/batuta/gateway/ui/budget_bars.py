@@ -73,7 +73,7 @@ async def add_held(store: Store, bars: Sequence[BudgetBar], now: float) -> list[
 
 def key_bars(key: ApiKey, spent: Spent) -> list[BudgetBar]:
     """Return a bar for each budget of the key."""
-    policy = key.policy
+    policy = key.permissions
     return list(_make_bars(key.name, f"key:{key.id}", (policy.per_day, policy.per_month), spent))
 
 

@@ -198,7 +198,7 @@ class KeyPages:
             ValueError: a field is invalid, or names a model or worker that does not exist.
         """
         permissions = parse_permissions(form)
-        old = None if before is None else before.policy
+        old = None if before is None else before.permissions
         self._catalogue.known_names.check_permissions(permissions, old)
         return permissions
 

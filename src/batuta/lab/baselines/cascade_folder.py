@@ -1,6 +1,6 @@
 """Saves and opens a cascade in a folder.
 
-The folder has the files of its selector, `cascade.json` and `cascade.safetensors`.
+The folder has the files of the cascade's selector, `cascade.json` and `cascade.safetensors`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from batuta.lab.learners.answer_posterior import AnswerPosterior, DrawOrder
 
 CARD_FILE = "cascade.json"
 TENSOR_FILE = "cascade.safetensors"
+_TRAIN_AGAIN = "train it again with batuta train selector, on outcomes that contain the answers"
 _POSTERIOR_FIELDS = ("familiar", "strange")
 _ARRAY_FIELDS = ("weights_kf", "onward_kg")
 
 
 def save_cascade(cascade: Cascade, folder: Path) -> None:
-    """Write the cascade and its selector into the folder; the checker is not stored.
+    """Write the cascade and its selector into the folder, which is made if it does not exist.
+
+    `checker`, `executed` and `extract` are not stored.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -53,22 +56,23 @@ def save_cascade(cascade: Cascade, folder: Path) -> None:
 
 
 def open_cascade(folder: Path) -> Cascade:
-    """Open the cascade in that folder, without a checker.
+    """Open the cascade in that folder, with the default `executed` and `extract`, and no checker.
 
     Raises:
-        ConfigError: there is no cascade, it cannot be used, or its selector was trained again.
+        ConfigError: the folder has no usable cascade and selector, or they were not trained
+            together.
     """
     selector, card = open_selector(folder), read_json(folder / CARD_FILE)
     if card.get("selector") != folder_digest(folder):
         raise ConfigError(
-            f"the cascade in {folder} belongs to another selector; train both again with "
-            "batuta train selector, on outcomes with their answers"
+            f"the cascade in {folder} belongs to another selector than the one there; "
+            f"{_TRAIN_AGAIN}"
         )
     try:
-        numbers: Any = read_tensors(folder / TENSOR_FILE)
+        tensors: Any = read_tensors(folder / TENSOR_FILE)
         familiar, strange = (
             AnswerPosterior(
-                **{array: numbers[f"{name}.{array}"] for array in _ARRAY_FIELDS},
+                **{array: tensors[f"{name}.{array}"] for array in _ARRAY_FIELDS},
                 order=DrawOrder(**card["order"][name]),
                 margin=float(card["margin"][name]),
             )
@@ -87,5 +91,6 @@ def open_cascade(folder: Path) -> Cascade:
             dollar=float(card["dollar"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{folder} holds no usable cascade: {error!r}") from None
+        message = f"{folder} holds no usable cascade: {error!r}; {_TRAIN_AGAIN}"
+        raise ConfigError(message) from None
     return cascade

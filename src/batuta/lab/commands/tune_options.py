@@ -27,9 +27,9 @@ GOALS_PANEL = "What counts as best"
 SEARCH_PANEL = "What is searched"
 
 CALL_WEIGHT = 0.01
-"""Default accuracy that one more call must gain."""
+"""Default accuracy that one more call must gain, except on a record and with --mean-calls."""
 QUESTIONS = 3000
-"""Default maximum number of questions."""
+"""Default maximum number of questions of --tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,16 +41,18 @@ class TuneQuestionOptions:
     tasks: Annotated[
         str | None,
         typer.Option(
-            help="Your FILE.jsonl, a benchmark (batuta tasks list), rehearsal, or a record "
-            "(recorded:SET/PART, recorded:FILE), which costs nothing; default: a general mix of "
-            "reasoning-gym, or for simulated workers questions of their world."
+            help="Your FILE.jsonl, a benchmark (batuta tasks list), a simulated world (rehearsal, "
+            "world2), or a record (recorded:SET/PART, recorded:FILE), for which no worker is "
+            "called; default: for simulated workers questions of their world, else a general mix "
+            "of reasoning-gym, and with --from-runs none."
         ),
     ] = None
     from_runs: Annotated[
         str | None,
         typer.Option(
             "--from-runs",
-            help="A store of served runs: its runs with feedback are asked too (batuta runs).",
+            help="A store of served runs (file or URL): its questions whose answer the feedback "
+            "tells are asked too, and without --tasks only these.",
         ),
     ] = None
     from_sessions: Annotated[
@@ -61,9 +63,9 @@ class TuneQuestionOptions:
             "resolved and cost, and which pattern and margin to choose.",
         ),
     ] = None
-    limit: Annotated[int, typer.Option(min=1, help="Maximum number of questions to ask.")] = (
-        QUESTIONS
-    )
+    limit: Annotated[
+        int, typer.Option(min=1, help="Maximum number of questions of --tasks that are used.")
+    ] = QUESTIONS
     simulated_questions: SimulatedQuestions = False
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of the split, the search and the calls.")
@@ -72,18 +74,26 @@ class TuneQuestionOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneLimits:
-    """Options for the tuning's budget."""
+    """Options for the limits of the tuning; at least one is needed if workers are called."""
 
     panel: ClassVar = LIMITS_PANEL
 
     budget: Annotated[
         float | None,
-        typer.Option(min=0, max=MOST_USD, help="Maximum dollars in total; never exceeded."),
+        typer.Option(
+            min=0,
+            max=MOST_USD,
+            help="Maximum dollars in total: a call that might exceed them is not made. At least "
+            "one of --budget, --calls and --minutes is required, except with a record or "
+            "--from-sessions.",
+        ),
     ] = None
     calls: Annotated[
         int | None, typer.Option(min=1, help="Maximum number of calls of workers.")
     ] = None
-    minutes: Annotated[float | None, typer.Option(min=0.01, help="Maximum minutes to take.")] = None
+    minutes: Annotated[
+        float | None, typer.Option(min=0.01, help="Minutes after which no further call is made.")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +122,9 @@ class TuneExecution:
     ] = False
     stages: Annotated[
         str | None,
-        typer.Option(help="calibrate,search,select,rewrite,judge, or the first few of them."),
+        typer.Option(
+            help="The first few of calibrate,search,select,rewrite,judge; default: all five."
+        ),
     ] = None
     concurrency: ConcurrentRuns = 32
     executor: ExecutorName = "local"
@@ -134,12 +146,18 @@ class TuneGoals:
 
     worth: Annotated[
         float | None,
-        typer.Option(min=1e-9, help="Dollars that a correct answer is worth to you."),
+        typer.Option(
+            min=1e-9,
+            help="Dollars that a correct answer (with --from-sessions: a resolved session) is "
+            "worth to you; default: dollars count only against --budget (a session: 1).",
+        ),
     ] = None
     call_weight: Annotated[
         float | None,
         typer.Option(
-            min=0, help="Accuracy that one more call must gain; default 0.01, for a record 0.005."
+            min=0,
+            help="Accuracy that one more call must gain; default: 0.01, for a record 0.005, with "
+            "--mean-calls 0.",
         ),
     ] = None
     mean_calls: Annotated[
@@ -147,21 +165,24 @@ class TuneGoals:
         typer.Option(
             min=1,
             help="Maximum calls per question on average: the weight of a call is raised from "
-            "--call-weight (default: 0) until that holds.",
+            "--call-weight until that holds.",
         ),
     ] = None
     only_proven: Annotated[
         bool,
         typer.Option(
             "--only-proven",
-            help="Recommend only what the judgement has proven; by default, whatever is "
-            "expected to be worth most.",
+            help="Recommend only what the judgement has proven, else the best single worker; by "
+            "default, whatever is expected to be worth most.",
         ),
     ] = False
 
     @property
     def needed_gain(self) -> float:
-        """The accuracy that one more call must gain; 0 if only `mean_calls` is given."""
+        """The accuracy that one more call must gain; not for a record.
+
+        It is 0 if only `mean_calls` is given.
+        """
         if self.call_weight is not None:
             return self.call_weight
         return CALL_WEIGHT if self.mean_calls is None else 0.0
@@ -177,16 +198,16 @@ class TuneSearch:
         bool | None,
         typer.Option(
             "--labels/--no-labels",
-            help="Group questions by their first tag, or by their words; default: by tags "
-            "if there are enough.",
+            help="Group questions by their first tag (--labels) or their words (--no-labels); "
+            "default: by tag if there are several tags and none is rare.",
         ),
     ] = None
     most_workers: Annotated[
         int | None,
         typer.Option(
             min=2,
-            help="Keep at most this many models after the calibration: those whose correct "
-            "answers complement each other. Three to five of a larger pool; default: all.",
+            help="Keep at most this many models after the calibration: the best one, and those "
+            "that add most to it. Advice for a large pool: 3 to 5; default: all.",
         ),
     ] = None
     patterns: Annotated[
@@ -201,7 +222,8 @@ class TuneSearch:
         bool,
         typer.Option(
             "--rewrite/--no-rewrite",
-            help="Rewrite the best workflow's subtasks with gepa (extra tune), if it is installed.",
+            help="Rewrite the most used workflow's subtasks with gepa (extra tune), if it is "
+            "installed.",
         ),
     ] = True
     rewriter: Annotated[
@@ -217,7 +239,8 @@ class TuneOptions:
     pool: Annotated[
         str | None,
         typer.Option(
-            help="rehearsal, discover (keys and local servers), or a file.",
+            help="rehearsal, world2, local, discover (keys and local servers), or a TOML file; "
+            "default: BATUTA_CONFIG, else batuta.toml, else discover.",
             rich_help_panel=POOL_PANEL,
         ),
     ] = None

@@ -21,17 +21,19 @@ if TYPE_CHECKING:
     from matplotlib.text import Annotation
 
 Point = tuple[float, float]
+"""The two coordinates of a point, in the units of its axes; or the two bounds of an interval."""
 Box = tuple[float, float, float, float]
 """The left, bottom, right and top of a rectangle, in pixels."""
 
-LINES = (ACCENT, "#1f6fb2", "#2e8b57", "#8e5bb5", "#d98e04", "#3aa6a6", "#9a6b3f", "#5c6670")
+LINE_COLOURS = (ACCENT, "#1f6fb2", "#2e8b57", "#8e5bb5", "#d98e04", "#3aa6a6", "#9a6b3f", "#5c6670")
 OWN_SYSTEMS = frozenset({ULTRA, RECURSIVE, "mini", "cascade"})
-"""This project's own systems, which are drawn in the accent colour."""
-MAX_LINES = len(LINES)
-"""Maximum number of lines in one figure; more cannot be distinguished."""
+"""This project's own systems, as are all whose names begin with `ultra`; drawn in `ACCENT`."""
+MAX_LINES = len(LINE_COLOURS)
+"""Maximum number of coloured lines in one figure; more cannot be distinguished."""
 MAX_COLUMNS = 12
 """Maximum number of families of a heatmap; rarer families are joined in one more column."""
 OTHER = "other"
+"""The column of the families that are joined."""
 _LABEL_OFFSETS = (
     (7, 0), (7, 7), (7, -7), (-7, 7), (-7, -7), (-7, 0), (7, 14), (7, -14), (-7, 15), (-7, -15),
 )  # fmt: skip
@@ -45,7 +47,10 @@ def rank_systems(found: Json) -> list[str]:
 
 
 def draw_accuracy(axes: Axes, found: Json) -> None:
-    """Draw the accuracy of each system with its interval, the best on top."""
+    """Draw the accuracy of each scored system with its interval, the best on top.
+
+    A dotted line shows the accuracy of the best single worker.
+    """
     names = rank_systems(found)[::-1]
     for row, name in enumerate(names):
         figures = found["systems"][name]
@@ -76,7 +81,7 @@ def _accuracy_bounds(figures: Json) -> Point:
 
 
 def _system_colours(name: str, found: Json) -> tuple[str, str]:
-    """Return the colours of edge and face; a reference line is hollow."""
+    """Return the colours of the edge and face of a system's point; a reference's is hollow."""
     colour = ACCENT if _is_own_system(name) else INK
     return colour, PAPER if name in found["references"] else colour
 
@@ -86,7 +91,11 @@ def _is_own_system(name: str) -> bool:
 
 
 def draw_pareto_front(axes: Axes, found: Json) -> None:
-    """Draw accuracy over the cost per question: dollars if known, else tokens, else calls."""
+    """Draw accuracy over cost per question, with the front of the best systems.
+
+    The cost is in dollars if they are known for all scored systems, else in tokens, else in calls.
+    Systems without a cost are left out, as the axis is logarithmic; the front has no references.
+    """
     unit = cost_unit(found["systems"])
     systems: Json = found["systems"]
     names = [name for name in rank_systems(found) if systems[name][unit]]
@@ -114,11 +123,11 @@ def _label_cost_axes(axes: Axes, unit: str) -> None:
 
 
 def draw_cost_curves(axes: Axes, found: Json) -> None:
-    """Draw the curves of accuracy over cost, of the methods with the highest AIQ."""
+    """Draw accuracy over cost, of the `MAX_LINES` methods with the highest AIQ."""
     curves: Json = found["cost_quality"]["curves"]
     high = float(found["cost_quality"]["high"])
     named = sorted(curves, key=lambda name: -curves[name]["aiq"])[:MAX_LINES]
-    for name, colour in zip(named, LINES, strict=False):
+    for name, colour in zip(named, LINE_COLOURS, strict=False):
         corners = [*curves[name]["hull"], [high, curves[name]["hull"][-1][1]]]
         costs, shares = zip(*corners, strict=True)
         axes.plot(
@@ -130,10 +139,13 @@ def draw_cost_curves(axes: Axes, found: Json) -> None:
 
 
 def draw_recovered_gap(axes: Axes, found: Json) -> None:
-    """Draw the recovered part of the gap over the share of strong calls, a line per router."""
+    """Draw the recovered part of the gap over the share of questions for the strong worker.
+
+    There is a line for each of the `MAX_LINES` routers with the highest APGR.
+    """
     systems: Json = found["recovered_gap"]["systems"]
     named = sorted(systems, key=lambda name: -systems[name]["apgr"])[:MAX_LINES]
-    for name, colour in zip(named, LINES, strict=False):
+    for name, colour in zip(named, LINE_COLOURS, strict=False):
         curve = systems[name]["curve"]
         shares = [100 * index / (len(curve) - 1) for index in range(len(curve))]
         axes.plot(
@@ -159,16 +171,16 @@ def _sort_own_first(names: Iterable[str]) -> list[str]:
 
 
 def pareto_points(points: Mapping[str, Point]) -> list[Point]:
-    """Return the points that are better than every cheaper point, the cheapest first."""
+    """Return the points that are better than all that cost no more, the cheapest first."""
     best: list[Point] = []
-    for cost, right in sorted(points.values(), key=lambda point: (point[0], -point[1])):
-        if not best or right > best[-1][1]:
-            best.append((cost, right))
+    for cost, accuracy in sorted(points.values(), key=lambda point: (point[0], -point[1])):
+        if not best or accuracy > best[-1][1]:
+            best.append((cost, accuracy))
     return best
 
 
 def _draw_labels(axes: Axes, points: Mapping[str, Point]) -> None:
-    """Write names beside their points, so that names overlap as little as possible."""
+    """Write each name beside its point, where it overlaps the fewest points and earlier names."""
     figure = axes.get_figure(root=True)
     assert figure is not None  # noqa: S101 - these axes belong to a figure
     figure.draw_without_rendering()
@@ -183,7 +195,7 @@ def _draw_labels(axes: Axes, points: Mapping[str, Point]) -> None:
             tried.append((sum(_is_overlapping(corners, other) for other in taken), text, corners))
             if not tried[-1][0]:
                 break
-        _, kept, corners = min(tried, key=lambda found: found[0])
+        _, kept, corners = min(tried, key=lambda place: place[0])
         for _, text, _ in tried:
             if text is not kept:
                 text.remove()
@@ -210,14 +222,18 @@ def _is_overlapping(a: Box, b: Box) -> bool:
 
 
 def draw_difficulty(axes: Axes, found: Json) -> None:
-    """Draw accuracy by difficulty, a line per system, without single workers if possible."""
+    """Draw accuracy by difficulty, for up to `MAX_LINES` lines of systems.
+
+    Systems with equal figures share a line. Single workers are drawn only if nothing else was
+    scored.
+    """
     ranked = rank_systems(found)
     names = [name for name in ranked if name not in found["pool"]] or ranked
     lines: dict[tuple[Point, ...], list[str]] = defaultdict(list)
     for name in names:
         lines[_difficulty_points(found, name)].append(name)
     merged = [(_sort_own_first(same), series) for series, same in lines.items()]
-    others = iter(LINES[1:])
+    others = iter(LINE_COLOURS[1:])
     for same, series in _choose_lines(merged):
         main = ULTRA in same
         axes.plot(*zip(*series, strict=True), "--" if same[0] in found["references"] else "-",
@@ -239,7 +255,10 @@ ChartLine = tuple[list[str], tuple[Point, ...]]
 
 
 def _choose_lines(lines: Sequence[ChartLine]) -> list[ChartLine]:
-    """Choose as many lines as can be distinguished, with `ultra` and the best single worker."""
+    """Choose as many lines as can be distinguished, with `ultra` and the best single worker.
+
+    `lines` are ordered by accuracy; the others are chosen evenly from the best to the worst.
+    """
     wanted = [at for at, line in enumerate(lines) if {ULTRA, BEST_SINGLE} & set(line[0])]
     rest = [at for at in range(len(lines)) if at not in wanted]
     room = MAX_LINES - len(wanted) - (not any(ULTRA in lines[at][0] for at in wanted))
@@ -249,9 +268,12 @@ def _choose_lines(lines: Sequence[ChartLine]) -> list[ChartLine]:
 
 
 def draw_depth(axes: Axes, name: str, runs: Sequence[TrialResult]) -> None:
-    """Draw the mean depth of a system's workflows by difficulty, a line per family."""
+    """Draw the mean depth of a system's workflows by difficulty, a line per family.
+
+    Only the first `MAX_LINES` families in alphabetical order are drawn.
+    """
     families = sorted({run.family for run in runs if run.difficulty is not None})[:MAX_LINES]
-    for number, (family, colour) in enumerate(zip(families, LINES, strict=False)):
+    for number, (family, colour) in enumerate(zip(families, LINE_COLOURS, strict=False)):
         series = _mean_depth(run for run in runs if run.family == family)
         width = 1.4 + 1.3 * (len(families) - 1 - number)  # so that coinciding lines stay visible
         axes.plot(*zip(*series, strict=True), color=colour, linewidth=width, label=family)
@@ -271,7 +293,10 @@ def _mean_depth(runs: Iterable[TrialResult]) -> list[Point]:
 
 
 def draw_worker_shares(axes: Axes, found: Json) -> None:
-    """Draw the share of each system's calls that goes to each worker."""
+    """Draw the share of each system's steps that each worker ran, in per cent.
+
+    Reference lines and single workers are left out.
+    """
     names = [
         n for n in rank_systems(found) if n not in found["references"] and n not in found["pool"]
     ]
@@ -288,7 +313,7 @@ def draw_worker_shares(axes: Axes, found: Json) -> None:
 
 
 def count_by_family(runs: Sequence[TrialResult]) -> Counter[tuple[str, str]]:
-    """Count steps by family and worker, with rare families joined."""
+    """Count steps by family and worker; all but the `MAX_COLUMNS` largest families are joined."""
     common = {name for name, _ in Counter(run.family for run in runs).most_common(MAX_COLUMNS)}
     return Counter(
         (run.family if run.family in common else OTHER, step.worker)
@@ -308,10 +333,10 @@ def draw_heatmap(
     workers: Sequence[str],
     columns: Sequence[str] | None = None,
 ) -> None:
-    """Draw a heatmap of the shares of workers in each column.
+    """Draw a heatmap of the shares of workers in each column, in per cent.
 
-    `pairs` counts calls by column and worker. `columns` gives the order of the columns; None orders
-    them by their counts.
+    `pairs` counts steps by column and worker. `columns` gives the columns in order; None
+    takes all, the largest first, and `OTHER` last.
     """
     totals: Counter[str] = Counter()
     for (column, _), count in pairs.items():
@@ -328,7 +353,7 @@ def draw_heatmap(
                 alpha=0.04 + 0.8 * share,
                 linewidth=0,
             )
-            if share >= 0.005:  # noqa: PLR2004 - half a per cent is shown as one
+            if share >= 0.005:  # noqa: PLR2004 - less would be shown as 0
                 axes.text(at, row, f"{100 * share:.0f}", ha="center", va="center", fontsize=7.5,
                           color=PAPER if share > 0.75 else INK)  # fmt: skip  # noqa: PLR2004
     axes.set_xticks(range(len(names)), names, fontsize=7.5)

@@ -26,6 +26,7 @@ class Exchange(NamedTuple):
     """An actor's message to its driver."""
 
     ended: list[Ended]
+    """What has ended since the message before."""
     asked: list[tuple[int, Any]]
     """Questions of running items, each with the number that identifies its answer."""
 
@@ -40,19 +41,23 @@ class _Answer:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Session:
-    """The state of one driver's `run_all`."""
+class _ServedJob:
+    """The job of one driver's `run_all`, as this actor runs it."""
 
     token: str
+    """Identifies the driver's `run_all`."""
     inbox: deque[tuple[int, Any]] = field(default_factory=deque[tuple[int, Any]])
+    """The items that have not been started, each with its index."""
     outbox: list[Ended] = field(default_factory=list[Ended])
+    """What has ended and has not been sent to the driver."""
     arrived: anyio.Event = field(default_factory=anyio.Event)
-    """Set when the inbox has items, or is closed."""
+    """Set when the inbox has items, or the job is to be closed."""
     ended: anyio.Event = field(default_factory=anyio.Event)
     """Set when the outbox has results, or a question is asked."""
     finished: anyio.Event = field(default_factory=anyio.Event)
     """Set when no item is running any more and the job is closed."""
     closed: bool = False
+    """Whether the job is to be closed."""
     asked: list[tuple[int, Any]] = field(default_factory=list[tuple[int, Any]])
     """The questions that have not been sent to the driver."""
     answers: dict[int, _Answer] = field(default_factory=dict[int, "_Answer"])
@@ -61,7 +66,7 @@ class _Session:
     """The number of questions asked so far."""
 
     async def ask(self, question: Any) -> Any:
-        """Return the driver's answer."""
+        """Return the driver's answer, or raise the error that the driver sends instead."""
         self.questions += 1
         number, answer = self.questions, _Answer()
         self.answers[number] = answer
@@ -73,10 +78,12 @@ class _Session:
         return answer.result
 
     def put(self, index: int, result: Any, error: Exception | None) -> None:
+        """Send a result or an error to the driver, with the next message."""
         self.outbox.append((index, result, error))
         self.ended.set()
 
     def close(self) -> None:
+        """Have `RayWorker.serve` cancel the running items and close the job."""
         self.closed = True
         self.arrived.set()
 
@@ -90,7 +97,7 @@ class RayWorker:
     """
 
     def __init__(self) -> None:
-        self._session: _Session | None = None
+        self._served: _ServedJob | None = None
         self._arrived = anyio.Event()
 
     async def describe(self) -> tuple[str, str]:
@@ -98,42 +105,45 @@ class RayWorker:
         return socket.gethostname(), package_version()
 
     async def serve(self, token: str, job: ExecutorJob[Any, Any]) -> None:
-        """Hold the job open until `end`; its errors are delivered by `exchange`.
+        """Hold the job open until `end` or its first error, which `exchange` delivers.
 
-        The token identifies the driver's session; the actor's previous session ends.
+        The token identifies the driver's `run_all`. The job that was served before is closed.
         """
-        if self._session is not None:
-            self._session.close()
-        session = self._session = _Session(token=token)
+        if self._served is not None:
+            self._served.close()
+        served = self._served = _ServedJob(token=token)
         self._arrived.set()
         self._arrived = anyio.Event()
         try:
             async with job.open() as execute, anyio.create_task_group() as group:
 
                 async def run_item(index: int, item: Any) -> None:
-                    set_answer(session.ask)
+                    set_answer(served.ask)
                     try:
-                        session.put(index, await execute(item), None)
+                        served.put(index, await execute(item), None)
                     except Exception as error:  # noqa: BLE001 - delivered to the driver
-                        session.put(index, None, portable_error(error))
+                        served.put(index, None, portable_error(error))
 
-                while not session.closed:
-                    await session.arrived.wait()
-                    session.arrived = anyio.Event()
-                    while session.inbox:
-                        group.start_soon(run_item, *session.inbox.popleft())
+                while not served.closed:
+                    await served.arrived.wait()
+                    served.arrived = anyio.Event()
+                    while served.inbox:
+                        group.start_soon(run_item, *served.inbox.popleft())
                 group.cancel_scope.cancel()
         except Exception as error:  # noqa: BLE001 - delivered to the driver
-            session.put(-1, None, portable_error(error))
+            served.put(-1, None, portable_error(error))
         finally:
-            session.finished.set()
+            served.finished.set()
 
     async def is_serving(self, token: str, within: float) -> bool:
-        """Return whether the session is served here; wait up to `within` seconds until it is."""
+        """Return whether the token's job is the last one served here.
+
+        Wait up to `within` seconds until it is.
+        """
         with anyio.move_on_after(within):
-            while self._session is None or self._session.token != token:
+            while self._served is None or self._served.token != token:
                 await self._arrived.wait()
-        return self._session is not None and self._session.token == token
+        return self._served is not None and self._served.token == token
 
     async def exchange(
         self, token: str, items: Sequence[tuple[int, Any]], *, more: bool
@@ -141,42 +151,49 @@ class RayWorker:
         """Take these items; wait until an item ends or asks a question, unless `more` items follow.
 
         Returns:
-            The results and questions since the last call; None if the session is not served here.
+            The results and questions since the message before; None if the last job that was
+            served here has another token.
         """
-        session = self._session
-        if session is None or session.token != token:
+        served = self._served
+        if served is None or served.token != token:
             return None
-        session.inbox.extend(items)
+        served.inbox.extend(items)
         if items:
-            session.arrived.set()
+            served.arrived.set()
         if not more:
-            await session.ended.wait()
+            await served.ended.wait()
             await anyio.sleep(LINGER)
-        session.ended = anyio.Event()
-        found = Exchange(session.outbox, session.asked)
-        session.outbox, session.asked = [], []
+        served.ended = anyio.Event()
+        found = Exchange(served.outbox, served.asked)
+        served.outbox, served.asked = [], []
         return found
 
     async def answer(self, token: str, number: int, result: Any, error: Exception | None) -> None:
-        """Pass the answer of a question, or the error instead, to the item that awaits it."""
-        session = self._session
-        if session is None or session.token != token or number not in session.answers:
+        """Pass the answer of a question, or the error instead, to the item that awaits it.
+
+        Nothing happens if no item of this job awaits it.
+        """
+        served = self._served
+        if served is None or served.token != token or number not in served.answers:
             return
-        answer = session.answers.pop(number)
+        answer = served.answers.pop(number)
         answer.result, answer.error = result, error
         answer.arrived.set()
 
     async def end(self, token: str) -> None:
-        """Cancel the session's running items, close its job, and wait for both."""
-        if self._session is not None and self._session.token == token:
-            self._session.close()
-            await self._session.finished.wait()
+        """Cancel the running items of the token's job, close the job, and wait for both.
+
+        Nothing happens if another job was served here since.
+        """
+        if self._served is not None and self._served.token == token:
+            self._served.close()
+            await self._served.finished.wait()
 
 
 def portable_error(error: Exception) -> Exception:
-    """Return the error itself if it can be pickled, else an ExecutorError with its message."""
+    """Return the error itself if it can be pickled, else an ExecutorError with type and message."""
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
     except Exception:  # noqa: BLE001 - whatever an error's own pickling raises
-        return ExecutorError(f"{type(error).__name__} in a worker process: {error}")
+        return ExecutorError(f"{type(error).__name__} in another process: {error}")
     return error

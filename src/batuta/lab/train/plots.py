@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import Any
 
 from batuta.errors import ConfigError
-from batuta.lab.evals.charts import LINES, draw_legend
+from batuta.lab.evals.charts import LINE_COLOURS, draw_legend
 from batuta.lab.evals.plots import Axes, make_panels, save_figure, style_axes
 from batuta.lab.train.run_folder import METRICS_FILE, read_jsonl
 
@@ -87,7 +87,7 @@ def _save_panel(panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]], path:
         series = [points for run in runs if (points := metric_points(run, key))]
         if series:
             wide = 1.9 + 1.3 * (len(panel.curves) - 1 - number)  # curves that coincide stay visible
-            _draw_curve(axes, series, name=name, colour=LINES[number], width=wide)
+            _draw_curve(axes, series, name=name, colour=LINE_COLOURS[number], width=wide)
     many = f", {len(runs)} runs: mean, lowest to highest" if len(runs) > 1 else ""
     axes.set_title(f"{panel.title}{many}", loc="left", fontsize=11)
     axes.set_xlabel("step")

@@ -1,4 +1,4 @@
-"""Writes the result of a tuning run as JSON, Markdown, an HTML page and a figure."""
+"""Writes the result of a tuning run: a report with a figure, selectors, settings and examples."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ Json = dict[str, Any]
 def describe_tuning(
     result: TuneResult, parts: QuestionParts, settings: TuneSettings, meter: CallMeter
 ) -> Json:
-    """Return the whole result as JSON values; equal replies give equal values.
+    """Return the whole result as JSON values.
 
-    `meter` has the calls and dollars of the whole tuning run.
+    The seconds of calls are left out, so that equal replies give equal values, unless the run has a
+    limit on minutes. `meter` has the calls and dollars of the whole tuning run.
     """
     advice = recommend_systems(result, only_proven=settings.only_proven)
     return {
@@ -95,7 +96,7 @@ def card_json(card: WorkerCard) -> Json:
 def _describe_workflows(result: TuneResult) -> list[Json]:
     """Return the workflows of the search's nominee for ultra, by group, the hardest level first.
 
-    Neighbouring levels with the same workflow form one row.
+    Neighbouring levels with the same workflow form one row. Empty if there is no such nominee.
     """
     system = (result.nominees or {}).get(ULTRA)
     if system is None:
@@ -118,7 +119,10 @@ def _describe_workflows(result: TuneResult) -> list[Json]:
 
 
 def _count_runs(result: TuneResult, group: int, candidate: Candidate) -> int | None:
-    """Return the number of the group's questions that a workflow ran on; None if it is reworded."""
+    """Return on how many of the group's questions a workflow ran in the search.
+
+    None if it did not run there, as a reworded workflow, or if there was no search.
+    """
     table = result.table
     if table is None or candidate not in table.library:
         return None
@@ -126,7 +130,7 @@ def _count_runs(result: TuneResult, group: int, candidate: Candidate) -> int | N
 
 
 def _describe_rewriting(result: TuneResult) -> Json | None:
-    """Return the outcome of the rewriting as JSON; None if nothing was rewritten."""
+    """Return the outcome of the rewriting as JSON; None if it was skipped."""
     one = result.rewritten
     if one is None:
         return None
@@ -141,16 +145,16 @@ def _describe_rewriting(result: TuneResult) -> Json | None:
 
 
 def _all_steps(candidate: Candidate) -> list[Json]:
-    """Return all steps as JSON, including the steps after a comparison of answers."""
+    """Return all steps as JSON, including those that run only if the first answers differ."""
     later = write_continuation(candidate)
     return steps_json(write_workflow(candidate)) + (steps_json(later) if later else [])
 
 
 def break_even(comparisons: Sequence[Comparison], advice: Mapping[str, Any], spent: float) -> Json:
-    """Return after how many questions each nominee has saved the tuning run's cost.
+    """Return after how many questions each nominee has saved the dollars spent on the tuning run.
 
-    None for a nominee that is not recommended, or that costs at least as much as its first
-    opponent.
+    It is compared with its first opponent. None for a nominee that is not recommended, or that
+    costs at least as much as this opponent.
     """
     found: Json = {}
     for one in comparisons:
@@ -169,7 +173,8 @@ def write_results(
 ) -> None:
     """Write the report, the selectors, and examples for training a conductor.
 
-    `settings_text` is a settings file to write too; `tasks` are the questions of the examples.
+    Without a system, as before the end of the search, only the report is written. `settings_text`
+    is a settings file to write too, or None; `tasks` are the questions of the examples.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -190,7 +195,7 @@ def selectors_of(
 ) -> dict[str, tuple[TunedSystem, WorkflowSelector]]:
     """Return the systems to save, each with the selector that serves it, by folder.
 
-    Without a nominee for ultra, the finest system is saved.
+    Without a nominee for ultra, the finest system is saved; empty if there is no system.
     """
     nominees = result.nominees or {}
     systems = {
@@ -202,7 +207,10 @@ def selectors_of(
 
 
 def _examples_text(system: TunedSystem, tasks: Sequence[Task]) -> str:
-    """Return each question with the workflow that the system runs on it, as JSON lines."""
+    """Return each question with the workflow that the system runs on it, as JSON lines.
+
+    The workflows have all their steps, without an early stop.
+    """
     assignment = system.assign(tasks)
     lines: list[str] = []
     for task in tasks:
@@ -229,7 +237,10 @@ def render_markdown(found: Json) -> str:
 
 
 def report_files(found: Json) -> dict[str, str]:
-    """Return the report as JSON, as Markdown and as a page, and its figure, by file name."""
+    """Return the report as JSON, as Markdown and as a page, by file name.
+
+    Its figure, an SVG, is among them if a system was scored.
+    """
     text, front = render_markdown(found), draw_front(_compared_systems(found))
     return {
         "report.json": orjson.dumps(found, option=orjson.OPT_INDENT_2).decode() + "\n",
@@ -240,7 +251,7 @@ def report_files(found: Json) -> dict[str, str]:
 
 
 def _compared_systems(found: Json) -> list[Json]:
-    """Return the figures of the systems on the last part on which systems were compared."""
+    """Return the figures of the systems on the last part on which any ran; empty if none did."""
     return found["judged"] or found["finalists"] or found["selection"]
 
 
@@ -279,16 +290,16 @@ def _describe_share(one: Mapping[str, Any]) -> str:
 _WIDTH, _HEIGHT = 620, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 150, 14, 44
 """The margins of the drawing, with room for ticks, names and labels."""
-_STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""The possible distances between two ticks of accuracy."""
-_TICKS = 6
-"""Maximum number of such distances."""
+_TICK_DISTANCES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""The possible distances between two ticks of accuracy, as shares."""
+_MAX_DISTANCES = 6
+"""Maximum number of such distances above the lowest bound."""
 
 
 def draw_front(systems: Sequence[Mapping[str, Any]]) -> str:
     """Return an SVG drawing of accuracy over dollars per question, or over calls if all are free.
 
-    Empty if no system was scored.
+    The systems are points with their intervals. Empty if no system was scored.
     """
     known = [one for one in systems if one["share"] is not None]
     if not known:
@@ -296,8 +307,8 @@ def draw_front(systems: Sequence[Mapping[str, Any]]) -> str:
     unit = "usd" if any(one["usd"] for one in known) else "calls"
     most = max(float(one[unit] or 0) for one in known) * 1.1 or 1.0
     low = min(float(one["low"]) for one in known)
-    step = next(one for one in _STEPS if (1 - low) / one <= _TICKS)
-    low = min(math.floor(low / step) * step, 1 - step)
+    distance = next(one for one in _TICK_DISTANCES if (1 - low) / one <= _MAX_DISTANCES)
+    low = min(math.floor(low / distance) * distance, 1 - distance)
 
     def x_of(cost: float) -> float:
         return _LEFT + (_WIDTH - _LEFT - _RIGHT) * cost / most
@@ -305,7 +316,7 @@ def draw_front(systems: Sequence[Mapping[str, Any]]) -> str:
     def y_of(share: float) -> float:
         return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (1 - share) / (1 - low)
 
-    shares = [low + step * n for n in range(round((1 - low) / step) + 1)]
+    shares = [low + distance * n for n in range(round((1 - low) / distance) + 1)]
     costs = [most * n / 4 for n in range(5)]
     marks = [_draw_tick(_LEFT, y_of(one), f"{100 * one:.0f}", x_end=x_of(most)) for one in shares]
     marks += [

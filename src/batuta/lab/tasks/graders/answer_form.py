@@ -12,7 +12,10 @@ import unicodedata
 from batuta.lab.tasks.plain_numbers import plain_digits
 
 _MAX_CHARACTERS = 2000
-"""Longer answers are programs and essays; in these only case and white space are normalised."""
+"""In longer answers, such as programs and essays, only case and white space are normalised.
+
+Of an answer of more than twice as many characters the rest is ignored.
+"""
 _MAX_ROUNDS = 10
 _NO_ANSWERS = frozenset({"", "nan", "n/a"})
 _BOX = re.compile(r"\\boxed\s*\{(.*)\}", re.DOTALL)
@@ -34,16 +37,29 @@ _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 
 def strip_edges(text: str, marks: str) -> str:
-    """Return the text without these characters at its ends and final full stops; `.5` stays."""
+    """Return the text without these characters at its ends, and without full stops at its end.
+
+    A full stop at the beginning stays, as in `.5`.
+    """
     return text.strip(marks).rstrip(f".{marks}")
 
 
 def canonical_answer(answer: str) -> str:
-    """Return an answer without case, spaces, Markdown, LaTeX and brackets; "" for no answer."""
+    r"""Return the canonical form of an answer; "" if it is blank, or one of `nan` and `n/a`.
+
+    Case is folded, and characters are replaced by their plain equivalents (NFKC). The following are
+    removed: Markdown, quotation marks, `$` and punctuation around the answer; LaTeX commands, of
+    which names such as `alpha` stay; a pair of brackets around all of it; commas between thousands
+    in a number, and zeros at the end of a decimal fraction. White space between two words becomes
+    one space, other white space is removed. Text outside a `\boxed{…}` is ignored.
+
+    Answers of more than 2,000 characters are hardly changed, and cut after 4,000: see
+    `_MAX_CHARACTERS`.
+    """
     text = answer[: 2 * _MAX_CHARACTERS].casefold().strip()
     if len(text) > _MAX_CHARACTERS:
         return " ".join(text.split())
-    for _ in range(_MAX_ROUNDS):  # until nothing changes, so that the function is idempotent
+    for _ in range(_MAX_ROUNDS):  # until nothing changes, as a rule's result may fit another rule
         previous = text
         plain = text if text.isascii() else _plain_characters(text)
         text = _simplify_text(plain)
@@ -58,8 +74,8 @@ def _plain_characters(text: str) -> str:
 
 def _simplify_text(text: str) -> str:
     if "\\" in text:
-        found = _BOX.search(text)
-        text = _TEXT.sub(r"\1", found[1] if found else text)
+        box = _BOX.search(text)
+        text = _TEXT.sub(r"\1", box[1] if box else text)
         text = _FRACTION.sub(r"(\1)/(\2)", text)
         for pattern, plain in _LATEX:
             text = pattern.sub(plain, text)
@@ -77,8 +93,8 @@ def _simplify_text(text: str) -> str:
     return _SPACE_AT_MARK.sub(r"\1", text) if " " in text else text
 
 
-def _plain_number(found: re.Match[str]) -> str:
-    return f"{found[1]}.{found[2]}" if found[2] else found[1]
+def _plain_number(number: re.Match[str]) -> str:
+    return f"{number[1]}.{number[2]}" if number[2] else number[1]
 
 
 def _without_brackets(text: str) -> str:
