@@ -37,3 +37,13 @@ async def test_two_replicas_that_decide_at_once_decide_once(target):
         records = await one.audit.list(9, action="approval.")
         assert [record.action for record in records] == [f"approval.{found.state}"]
         assert (await one.audit.verify()).broken_at is None
+
+
+async def test_a_plan_that_expires_with_an_open_edit_was_decided_by_nobody(target):
+    async with Store.open(target) as store:
+        await store.approvals.ask(PLAN)
+        edited = await store.approvals.edit(PLAN.id, PLAN.digest, "[]", by="key:editor")
+        assert edited.by == "key:editor"
+        closed = await store.approvals.close(PLAN.id, "expired")
+        assert closed is not None
+        assert (closed.state, closed.by, closed.edit) == ("expired", "", "")

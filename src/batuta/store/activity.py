@@ -19,7 +19,7 @@ ACTIVITY_WINDOW = 200_000
 ACTIVITY_GROUPS = ("hour", "day", "tenant", "model", "session", "outcome", "error")
 """Names by which runs can be grouped; `error` is the error's code."""
 MOST_GROUPS = 5_000
-"""Maximum number of groups that are returned: the first in the order of their names."""
+"""Maximum number of groups that are returned: the first in the order of their values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,8 @@ class Activity:
     """The runs of one group."""
 
     group: tuple[str | None, ...]
-    """The group's values, in the order of the requested columns."""
+    """The values of the group, in the order of the requested names; None: the runs have no such
+    value, such as no session or no error."""
     runs: int
     unanswered: int
     """Runs that failed, were refused or were cancelled."""
@@ -36,7 +37,9 @@ class Activity:
     """Tokens of `input_tokens` that were read from a provider's cache."""
     output_tokens: int
     median_seconds: float | None
+    """None: there are no runs."""
     p95_seconds: float | None
+    """None: there are no runs."""
 
     @property
     def cached_share(self) -> float | None:
@@ -53,7 +56,10 @@ async def report_activity(
     until: float | None = None,
     models: Collection[str] = (),
 ) -> list[Activity]:
-    """Return the groups of the newest `ACTIVITY_WINDOW` runs, ordered by their names.
+    """Group the newest `ACTIVITY_WINDOW` runs that meet the conditions.
+
+    Returns:
+        The first `MOST_GROUPS` groups, ordered by their values.
 
     Args:
         database: the store's database.

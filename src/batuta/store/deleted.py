@@ -1,7 +1,7 @@
-"""Tombstones: names of deleted runs, responses and tenants, which must not be written again.
+"""Tombstones: names of runs, responses and tenants that `Forgetting` has erased.
 
-A run that is still in progress when it is deleted ends later, perhaps in another process; its
-writer looks for the tombstone first.
+A run that is still in progress when it is erased ends later, perhaps in another process; its
+writer looks for the tombstone first. The tombstone of a tenant concerns only what began before it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from batuta.store.ledger import pad_ids
 from batuta.store.models import FORGOTTEN
 
 TOMBSTONE_SECONDS = 7 * 86_400.0
-"""Seconds for which a tombstone is kept: longer than any run takes."""
+"""Seconds for which a tombstone is kept: as long as a plan may wait for approval."""
 TENANT = "tenant:"
 """Prefix of a tenant's name among the tombstones."""
 _PAGE = 500
@@ -46,7 +46,7 @@ def forgotten_among(
 
 
 def remember_deleted(connection: Connection, names: Sequence[str]) -> None:
-    """Write tombstones of these names, in the caller's transaction."""
+    """Write tombstones of these names, and delete old ones, in the caller's transaction."""
     now = time()
     connection.execute(delete(FORGOTTEN).where(FORGOTTEN.c.at < now - TOMBSTONE_SECONDS))
     new = insert_statement(connection.dialect.name, FORGOTTEN)

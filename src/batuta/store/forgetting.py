@@ -1,7 +1,9 @@
-"""Erases runs, responses and tenants from all tables, and prevents that they are written again.
+"""Erases runs, responses and tenants, and prevents that they are written again.
 
 A run that is in progress while it is deleted ends later, perhaps in another process. So a deletion
-leaves a tombstone (`deleted`), which writers check. The ledger stays, as it contains no text.
+leaves a tombstone (`deleted`), which writers check. The ledger, the totals of budgets and the audit
+trail stay, as they contain no text of questions or answers. Jobs and paused runs are erased by
+`Jobs` and `WaitingTable`.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ class Forgetting:
         return await self._database.run_read(find)
 
     async def forget_runs(self, ids: Sequence[str], tenant: str) -> list[str]:
-        """Erase the runs and their continuations, with cached answers and approvals.
+        """Erase the runs and their continuations, with stored responses, cached answers and plans.
 
         Args:
             ids: the runs; a run that is not stored yet will not be stored later.
@@ -83,7 +85,7 @@ class Forgetting:
         return await self._database.run_write(erase)
 
     async def forget_responses(self, ids: Sequence[str], tenant: str) -> None:
-        """Erase the responses and their events."""
+        """Erase the responses; events that a job stores are erased with the job."""
 
         def erase(connection: Connection) -> None:
             named = [sql_text(one) for one in ids]
@@ -95,7 +97,7 @@ class Forgetting:
         await self._database.run_write(erase)
 
     async def forget_tenant(self, tenant: str) -> bool:
-        """Erase the tenant, its keys and all its data; return whether anything existed.
+        """Erase the tenant, its keys, runs, responses, files and plans; return whether any existed.
 
         The ledger keeps its lines: the tenant's name, ids of keys, models and money.
         """

@@ -1,4 +1,4 @@
-"""Stores the judgement of a run; the first score also counts for its worker's statistics."""
+"""Stores the judgement of a run; the first score also counts for drift and exploration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Judgement:
     """A judgement of a run."""
 
     score: float | None
-    """None: withdraws an earlier judgement."""
+    """None: withdraws an earlier score."""
     comment: str | None
     """None: no comment."""
 
@@ -27,7 +27,8 @@ class Judgement:
 def judge_run(connection: Connection, judgement: Judgement, *chosen: ColumnElement[bool]) -> bool:
     """Store the judgement, in the caller's transaction; return whether the run exists.
 
-    Only the first score counts for the worker, since a changed score is not new evidence.
+    Only the first score counts for drift and exploration, since a changed score is not new
+    evidence. `chosen` are the conditions that exactly this run meets.
     """
     values = {"score": judgement.score, "score_comment": judgement.comment}
     changed = update(RUNS).where(*chosen).values(values).returning(RUNS.c.id)

@@ -64,7 +64,7 @@ def create_partitions(connection: Connection, times: Iterable[float]) -> None:
 
 
 def drop_old_days(connection: Connection, limit: float) -> int:
-    """Drop the oldest day of runs that ended before `limit`.
+    """Drop the runs of the oldest day, if that day ended before `limit`.
 
     Args:
         connection: a separate transaction.

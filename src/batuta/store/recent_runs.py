@@ -26,8 +26,9 @@ async def recent_runs(
 ) -> list[tuple[Run, float | None]]:
     """Return the latest runs with their content, newest first, each with its score, if any.
 
-    Runs above `LARGEST_BYTES` are left out, and fewer than `limit` are returned if decoding takes
-    long: it stops after `READ_SECONDS` of CPU time. Other tasks run between two runs.
+    Fewer than `limit` runs are returned if some of the latest are above `LARGEST_BYTES`, which are
+    left out, or if decoding takes long: it stops after `READ_SECONDS` of CPU time. Other tasks run
+    between two runs.
 
     Raises:
         StoreError: the database fails, or a run cannot be read.

@@ -89,7 +89,10 @@ class ResponseTable:
     async def put(self, response: StoredResponse) -> None:
         """Write the response, replacing an earlier state; it can be read when this returns.
 
-        A response that has been deleted is not written again.
+        A response that `Forgetting` has erased, itself or with its tenant, is not written again.
+
+        Raises:
+            StoreError: the database fails, or rejects the response.
         """
         error = await self._rows.submit(sql_values(asdict(response)))
         if error is not None:
@@ -114,7 +117,7 @@ class ResponseTable:
     async def get_many(
         self, ids: Sequence[str], tenant: str, parts: Collection[str] = _CONTENT
     ) -> list[StoredResponse]:
-        """Return the responses that exist, with these parts."""
+        """Return the responses that exist, in any order, with these parts."""
         query = select(*_select_columns(parts)).where(*_rows_filter(ids, tenant))
         return [_response_from_row(row) for row in await self._database.fetch_rows(query)]
 
@@ -129,7 +132,10 @@ class ResponseTable:
         return await self._fetch_size(query)
 
     async def get_thread(self, response_id: str, tenant: str, most: int) -> list[StoredResponse]:
-        """Return the response and its predecessors, up to `most`, oldest first, without events."""
+        """Return the response and its predecessors, oldest first, without events.
+
+        At most `most` responses are returned, the newest ones; none if the response does not exist.
+        """
         thread = _select_thread(response_id, tenant, most)
         query = (
             select(*_select_columns(_CONTENT))
@@ -144,7 +150,7 @@ class ResponseTable:
         return int(row["size"] or 0)
 
     async def delete(self, response_id: str, tenant: str) -> bool:
-        """Delete the response; return whether it existed."""
+        """Delete the response; return whether it existed. A later `put` writes it again."""
         own = _row_filter(response_id, tenant)
         return await self._database.execute(delete(RESPONSES).where(*own)) > 0
 

@@ -49,7 +49,7 @@ class RetentionSweeper:
         self._batch = batch
 
     async def work(self) -> None:
-        """Sweep every hour, first immediately if the clock is trusted, until cancelled."""
+        """Sweep every hour until cancelled; see `sweep_hourly`."""
         complaint = "old runs could not be purged (retrying in an hour)"
         await sweep_hourly(self._database, RUNS.c.created, self.sweep, complaint)
 

@@ -171,7 +171,7 @@ EVERY_RUN = RunFilter()
 
 
 def parse_run_filter(given: Iterable[tuple[str, str]], now: float | None = None) -> RunFilter:
-    """Read a filter from parameters and their values.
+    """Return the filter that these parameters and their values describe.
 
     Args:
         given: names of `RUN_PARAMETERS` with their values; only `tag` may be repeated.
@@ -254,7 +254,7 @@ def _read_number(name: str, text: str, _now: float) -> float:
     except ValueError:
         number = float("nan")
     if not (isfinite(number) and abs(number) <= _MOST_NUMBER):
-        raise RunFilterError(name, "it must be a number.")
+        raise RunFilterError(name, f"it must be a number of at most {_MOST_NUMBER:g}.")
     return number
 
 
@@ -264,7 +264,7 @@ def _read_dollars(name: str, text: str, _now: float) -> Decimal:
     except InvalidOperation:
         amount = Decimal("NaN")
     if not (amount.is_finite() and 0 <= amount <= Decimal(_MOST_NUMBER)):
-        raise RunFilterError(name, "it must be a number of dollars, such as 0.05.")
+        raise RunFilterError(name, "it must be a number of dollars from 0, such as 0.05.")
     return amount
 
 

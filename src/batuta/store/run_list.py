@@ -416,7 +416,12 @@ def _format_position(wanted: RunFilter, row: RunSummary) -> str:
 
 
 def read_summaries(connection: Connection, keys: Sequence[tuple[Any, ...]]) -> list[RunSummary]:
-    """Return the summaries of the runs with these ids and start times, in this order."""
+    """Return the summaries of those of these runs that exist, in this order.
+
+    Args:
+        connection: a transaction.
+        keys: the id and the start time, in seconds since the epoch, of each run.
+    """
     if not keys:
         return []
     ids, times = zip(*keys, strict=True)  # the condition on time lets PostgreSQL skip partitions
@@ -453,7 +458,7 @@ def _sum_runs(connection: Connection, wanted: RunFilter, bounds: SearchBounds) -
 
 
 def read_percentiles(found: Any, dialect: str) -> list[float] | list[None]:
-    """Return the median and the 95th percentile of the runs' durations in seconds.
+    """Return the `PERCENTILES` of the runs' durations in seconds, each None if there is no run.
 
     Args:
         found: the value of `percentile_column`: PostgreSQL's percentiles, or a JSON list of all
@@ -469,7 +474,7 @@ def read_percentiles(found: Any, dialect: str) -> list[float] | list[None]:
 
 
 def _sum_columns(rows: Any, dialect: str) -> list[ColumnElement[Any]]:
-    """Return the sums; dollars are summed exactly, in SQLite as integer billionths."""
+    """Return the sums; dollars are summed as decimals, in SQLite as rounded integer billionths."""
     cost = known_cost(rows, dialect)
     failed = or_(*(rows.outcome == outcome.value for outcome in UNANSWERED))
     return [

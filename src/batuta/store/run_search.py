@@ -109,7 +109,7 @@ def is_id(words: str) -> bool:
 
 
 def search_filter(words: str, dialect: str, columns: Any = RUNS.c) -> ColumnElement[bool]:
-    """Return the condition for rows that contain the words or have that prefix of an id.
+    """Return the condition for rows that contain the words, one after another, or have that prefix.
 
     For a prefix that `is_id` recognises, only the id is compared.
     """
@@ -140,7 +140,7 @@ def _rare_filter(words: str, rare: list[str]) -> ColumnElement[bool]:
 
 
 def _rare_words(connection: Connection, words: str) -> list[str]:
-    """Return the words that are rare; empty if all are rare, none is, or there are too many."""
+    """Return the rare words; none if all are rare, or fewer than two or too many can be checked."""
     parts = sorted({word for word in words.split() if _HAS_TRIGRAM.search(word)})
     if not 1 < len(parts) <= _MOST_WORDS:
         return []

@@ -1,4 +1,4 @@
-"""The single task that writes runs, from a bounded queue, in batches.
+"""Writes runs in a single task, from a bounded queue, in batches.
 
 A batch leaves the queue only when the database has stored it. So a failed write is retried, and a
 queued run can be read. Writing a run twice changes nothing, so a write that may have been committed
@@ -100,7 +100,7 @@ _MAX_LOCKED_ATTEMPTS = 3
 """Consecutive attempts on a locked database after which writing counts as failed."""
 
 _RETRY_PAUSES = (0.05, 0.2, 1.0, 5.0)
-"""Seconds between attempts; the last value repeats."""
+"""Seconds between attempts to write; the last value repeats."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class RunWriter:
         self.failure: StoreError | None = None
         """Why runs cannot be written at present; None while they can."""
         self.lost_count = 0
-        """Number of runs that the database rejected for their values; each was logged."""
+        """Number of runs that the database rejected, even without content; each was logged."""
 
     def find(self, run_id: RunId) -> RunEntry | None:
         """Return the queued entry of that id; None: the run is written or unknown."""
@@ -361,7 +361,10 @@ def _drop_deleted_runs(connection: Connection, packed: Sequence[PackedRun]) -> l
 def _drop_stored_runs(
     connection: Connection, packed: Sequence[PackedRun], new: set[str]
 ) -> list[PackedRun]:
-    """Leave out runs that are stored, even with another start time; `new` are newly billed runs."""
+    """Return the runs that are not stored, even with another start time.
+
+    `new` are the ids of newly billed runs, which cannot be stored yet.
+    """
     again = [
         item.row["id"] for item in packed if item.row is not None and item.row["id"] not in new
     ]
