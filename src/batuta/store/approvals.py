@@ -91,16 +91,16 @@ class ApprovalTable:
             now = time()
             old = now - _KEPT_SECONDS
             connection.execute(delete(APPROVALS).where(APPROVALS.c.expires < old))
-            found = _find_plan(connection, plan.id)
-            if found and not anew and (found.written or found.digest) == plan.digest:
-                return found
-            waits = (
+            stored = _find_plan(connection, plan.id)
+            if stored and not anew and (stored.written or stored.digest) == plan.digest:
+                return stored
+            others = (
                 APPROVALS.c.state == WAITING,
                 APPROVALS.c.expires > now,
                 APPROVALS.c.id != sql_text(plan.id),
             )
-            own = select(func.count()).where(APPROVALS.c.tenant == sql_text(plan.tenant), *waits)
-            if connection.execute(own).scalar_one() >= MAX_WAITING:
+            count = select(func.count()).where(APPROVALS.c.tenant == sql_text(plan.tenant), *others)
+            if connection.execute(count).scalar_one() >= MAX_WAITING:
                 raise ApprovalError(
                     f"{MAX_WAITING} plans of this tenant wait for approval already: decide about "
                     "some of them first"
@@ -141,11 +141,11 @@ class ApprovalTable:
         state = "approved" if approved else "refused"
 
         def decide(connection: Connection) -> PendingPlan:
-            found = _find_seen(connection, plan_id, digest)
+            stored = _find_seen(connection, plan_id, digest)
             values = {"state": state, "by": sql_text(by), "reason": sql_text(reason)}
-            kept = found.steps if approved else ""
+            kept = stored.steps if approved else ""
             values |= {"plan": "", "edit": "", "steps": sql_text(kept)}
-            return _change_waiting(connection, found, values, state=state, by=by)
+            return _change_waiting(connection, stored, values, state=state, by=by)
 
         return await self._database.run_write(decide)
 
@@ -161,9 +161,9 @@ class ApprovalTable:
         """
 
         def put(connection: Connection) -> PendingPlan:
-            found = _find_seen(connection, plan_id, digest)
+            stored = _find_seen(connection, plan_id, digest)
             values = {"edit": sql_text(steps), "by": sql_text(by), "reason": ""}
-            return _change_waiting(connection, found, values, state="edited", by=by)
+            return _change_waiting(connection, stored, values, state="edited", by=by)
 
         return await self._database.run_write(put)
 
@@ -207,16 +207,16 @@ def _find_plan(connection: Connection, plan_id: str) -> PendingPlan | None:
 
 def _find_seen(connection: Connection, plan_id: str, digest: str) -> PendingPlan:
     """Return the plan; raise ApprovalError if there is none or it has another digest."""
-    found = _find_plan(connection, plan_id)
-    if found is None:
+    stored = _find_plan(connection, plan_id)
+    if stored is None:
         raise ApprovalError(f"no plan {plan_id} waits for approval")
-    if found.digest != digest:
+    if stored.digest != digest:
         raise ApprovalError("the plan has changed since it was shown: look at it again")
-    return found
+    return stored
 
 
 def _change_waiting(
-    connection: Connection, found: PendingPlan, values: dict[str, Any], *, state: str, by: str
+    connection: Connection, stored: PendingPlan, values: dict[str, Any], *, state: str, by: str
 ) -> PendingPlan:
     """Change a plan that still waits and record that in the audit trail.
 
@@ -224,21 +224,22 @@ def _change_waiting(
         ApprovalError: the plan no longer waits.
     """
     open_ = (APPROVALS.c.state == WAITING, APPROVALS.c.expires > time())
-    chosen = (APPROVALS.c.id == found.id, APPROVALS.c.digest == found.digest, *open_)
+    chosen = (APPROVALS.c.id == stored.id, APPROVALS.c.digest == stored.digest, *open_)
     done = connection.execute(update(APPROVALS).where(*chosen).values(values))
     if done.rowcount != 1:
-        now = found.state if found.state != WAITING else "expired"
-        raise ApprovalError(f"the plan {found.id} is {now} already")
-    details = {"rule": found.rule, "digest": found.digest, "usd": found.usd}
+        stored = _find_seen(connection, stored.id, stored.digest)  # others may have changed it
+        now = stored.state if stored.state != WAITING else "expired"
+        raise ApprovalError(f"the plan {stored.id} is {now} already")
+    details = {"rule": stored.rule, "digest": stored.digest, "usd": stored.usd}
     entry = AuditEntry(
         actor=by,
         action=f"approval.{state}",
-        subject=found.run_id,
-        tenant=found.tenant,
+        subject=stored.run_id,
+        tenant=stored.tenant,
         details=details,
     )
     append_entry(connection, entry)
-    changed = _find_plan(connection, found.id)
+    changed = _find_plan(connection, stored.id)
     assert changed is not None  # noqa: S101 - it was updated
     return changed
 

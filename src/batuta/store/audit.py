@@ -250,8 +250,8 @@ class AuditTrail:
             last = connection.execute(old).mappings().first()
             if last is None:
                 return 0
-            gone = connection.execute(select(func.count()).where(AUDIT.c.seq <= last["seq"]))
-            count = gone.scalar_one()
+            old_rows = select(func.count()).where(AUDIT.c.seq <= last["seq"])
+            count = connection.execute(old_rows).scalar_one()
             if count == 1 and last["action"] == CUT:
                 return 0  # else each purge would leave a record for the next one
             mark = {"through": last["seq"], "hash": last["hash"], "records": count}

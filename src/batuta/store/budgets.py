@@ -501,15 +501,15 @@ class Budgets:
             unchanged = tuple_(RESERVATIONS.c.id, RESERVATIONS.c.expires).in_(dead)
             return await self._end_lost(unchanged, "process") if dead else 0
 
-    async def _end_lost(self, dead: Any, what: str) -> int:
+    async def _end_lost(self, condition: Any, what: str) -> int:
         """End the reservations that meet the condition; return the number of new ledger lines.
 
         Args:
-            dead: the condition.
+            condition: the condition.
             what: what has ended, `process` or `job`, for the log message about each line.
         """
         lines = await self._database.run_write(
-            lambda connection: end_reservations(connection, dead)
+            lambda connection: end_reservations(connection, condition)
         )
         for line in lines:
             _LOG.warning(
@@ -521,8 +521,8 @@ class Budgets:
             )
         return len(lines)
 
-    async def _has_reservation(self, chosen: Any) -> bool:
-        query = select(RESERVATIONS.c.id).where(chosen).limit(1)
+    async def _has_reservation(self, condition: Any) -> bool:
+        query = select(RESERVATIONS.c.id).where(condition).limit(1)
         return await self._database.run_read(
             lambda connection: connection.execute(query).first() is not None
         )

@@ -34,15 +34,15 @@ def forgotten_among(
         owned: for each item to write, its tenant and the time it began, in seconds since the epoch;
             deleted if the tenant was deleted at that time or later.
     """
-    ids, tenants = set(named), set(owned)
-    wanted = [*ids, *{TENANT + tenant for tenant, _ in tenants}]
-    found: dict[str, float] = {}
-    for page in in_pages(wanted):
-        chosen = FORGOTTEN.c.name.in_(pad_ids(tuple(page)))
-        query = select(FORGOTTEN.c.name, FORGOTTEN.c.at).where(chosen)
-        found |= {row[0]: row[1] for row in connection.execute(query)}
-    late = {item for item in tenants if found.get(TENANT + item[0], float("-inf")) >= item[1]}
-    return {*(ids & found.keys()), *late}
+    ids, owners = set(named), set(owned)
+    names = [*ids, *{TENANT + tenant for tenant, _ in owners}]
+    deleted: dict[str, float] = {}
+    for page in in_pages(names):
+        of_page = FORGOTTEN.c.name.in_(pad_ids(tuple(page)))
+        query = select(FORGOTTEN.c.name, FORGOTTEN.c.at).where(of_page)
+        deleted |= {row[0]: row[1] for row in connection.execute(query)}
+    late = {owner for owner in owners if deleted.get(TENANT + owner[0], float("-inf")) >= owner[1]}
+    return {*(ids & deleted.keys()), *late}
 
 
 def remember_deleted(connection: Connection, names: Sequence[str]) -> None:

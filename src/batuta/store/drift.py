@@ -195,8 +195,8 @@ def _find_side(before: DriftState, below: float, above: float) -> DriftSide:
     """Return the side of the interval that the evidence indicates."""
     if max(below, above) >= FALSE_ALARM_VALUES:
         return DriftSide.BELOW if below >= above else DriftSide.ABOVE
-    own = below if before.side is DriftSide.BELOW else above
-    return DriftSide.WITHIN if before.has_left and own < _CALM_EVIDENCE else before.side
+    evidence = below if before.side is DriftSide.BELOW else above
+    return DriftSide.WITHIN if before.has_left and evidence < _CALM_EVIDENCE else before.side
 
 
 def _mix_recent(recent: float | None, value: float) -> float:
@@ -281,12 +281,12 @@ class DriftTable:
         """Return the states of the pool's workers that have values, by worker id and measure."""
         wanted = {drift_key(worker, kind): worker.id for worker in pool for kind in DriftKind}
         chosen = WORKER_DRIFT.c.worker.in_({key.worker for key in wanted})
-        found: dict[str, dict[DriftKind, DriftState]] = defaultdict(dict)
+        states: dict[str, dict[DriftKind, DriftState]] = defaultdict(dict)
         for row in await self._database.fetch_rows(select(WORKER_DRIFT).where(chosen)):
             key = DriftKey(*(row[name] for name in DriftKey._fields))
             if key in wanted:
-                found[wanted[key]][DriftKind(key.kind)] = _parse_state(row["state"])
-        return dict(found)
+                states[wanted[key]][DriftKind(key.kind)] = _parse_state(row["state"])
+        return dict(states)
 
 
 def _lock_state(connection: Connection, key: DriftKey) -> DriftState:

@@ -112,8 +112,8 @@ class FileTable:
 
     async def heads(self, ids: Sequence[str], tenant: str) -> dict[str, StoredFile]:
         """Return the metadata of the files that exist, by id."""
-        named = [sql_text(one) for one in ids]
-        query = select(*_HEAD).where(FILES.c.id.in_(named), *_is_live(tenant))
+        cleaned_ids = [sql_text(one) for one in ids]
+        query = select(*_HEAD).where(FILES.c.id.in_(cleaned_ids), *_is_live(tenant))
         return {row["id"]: StoredFile(**row) for row in await self._database.fetch_rows(query)}
 
     async def list(
@@ -146,9 +146,9 @@ class FileTable:
 
     async def texts(self, ids: Sequence[str], tenant: str) -> list[FileText]:
         """Return the texts of the files that exist, in any order."""
-        named = [sql_text(one) for one in ids]
+        cleaned_ids = [sql_text(one) for one in ids]
         columns = (FILES.c.id, FILES.c.name, FILES.c.text, FILES.c.fault)
-        query = select(*columns).where(FILES.c.id.in_(named), *_is_live(tenant))
+        query = select(*columns).where(FILES.c.id.in_(cleaned_ids), *_is_live(tenant))
         return [
             FileText(
                 id=row["id"],
@@ -161,10 +161,10 @@ class FileTable:
 
     async def vectors(self, ids: Sequence[str], tenant: str) -> dict[str, bytes]:
         """Return the vectors of those of the files that have vectors, by id."""
-        named = [sql_text(one) for one in ids]
+        cleaned_ids = [sql_text(one) for one in ids]
         has_some = FILES.c.vectors.is_not(None)
         columns = (FILES.c.id, FILES.c.vectors)
-        query = select(*columns).where(FILES.c.id.in_(named), has_some, *_is_live(tenant))
+        query = select(*columns).where(FILES.c.id.in_(cleaned_ids), has_some, *_is_live(tenant))
         return {row["id"]: bytes(row["vectors"]) for row in await self._database.fetch_rows(query)}
 
     async def names(self, tenant: str) -> dict[str, str]:
@@ -175,9 +175,9 @@ class FileTable:
     async def delete(self, file_id: str, tenant: str) -> bool:
         """Erase the file and its text; return whether it existed."""
         own = (FILES.c.id == sql_text(file_id), FILES.c.tenant == sql_text(tenant))
-        found = await self._database.execute(delete(FILES).where(*own))
+        deleted = await self._database.execute(delete(FILES).where(*own))
         await self._database.checkpoint()
-        return found > 0
+        return deleted > 0
 
     async def work(self) -> None:
         """Erase expired files every hour until cancelled; see `sweep_hourly`."""

@@ -68,19 +68,19 @@ class Forgetting:
         """
 
         def erase(connection: Connection) -> list[str]:
-            named = [sql_text(one) for one in ids]
-            found = _related_row_ids(RUNS, named, tenant, up=False, connection=connection)
-            gone = sorted({*named, *found})
-            remember_deleted(connection, gone)
-            for page in in_pages(gone):
-                own = RUNS.c.tenant == sql_text(tenant)
-                delete_runs(connection, RUNS.c.id.in_(page), own)
+            cleaned_ids = [sql_text(one) for one in ids]
+            related = _related_row_ids(RUNS, cleaned_ids, tenant, up=False, connection=connection)
+            erased = sorted({*cleaned_ids, *related})
+            remember_deleted(connection, erased)
+            for page in in_pages(erased):
+                owned = RUNS.c.tenant == sql_text(tenant)
+                delete_runs(connection, RUNS.c.id.in_(page), owned)
                 repeated = IDEMPOTENT.c.run_id.in_(page)
-                own = IDEMPOTENT.c.tenant == sql_text(tenant)
-                connection.execute(delete(IDEMPOTENT).where(repeated, own))
+                owned = IDEMPOTENT.c.tenant == sql_text(tenant)
+                connection.execute(delete(IDEMPOTENT).where(repeated, owned))
                 connection.execute(delete(ANSWERS).where(ANSWERS.c.run_id.in_(page)))
                 connection.execute(delete(APPROVALS).where(APPROVALS.c.run_id.in_(page)))
-            return gone
+            return erased
 
         return await self._database.run_write(erase)
 
@@ -88,9 +88,9 @@ class Forgetting:
         """Erase the responses; events that a job stores are erased with the job."""
 
         def erase(connection: Connection) -> None:
-            named = [sql_text(one) for one in ids]
-            remember_deleted(connection, named)
-            for page in in_pages(named):
+            cleaned_ids = [sql_text(one) for one in ids]
+            remember_deleted(connection, cleaned_ids)
+            for page in in_pages(cleaned_ids):
                 own = RESPONSES.c.tenant == sql_text(tenant)
                 connection.execute(delete(RESPONSES).where(RESPONSES.c.id.in_(page), own))
 
@@ -132,12 +132,12 @@ def _related_row_ids(
     """Return the ids of the rows that exist, with all ancestors (`up`) or descendants."""
     link = table.c.previous if table is RESPONSES else table.c.parent
     own = table.c.tenant == sql_text(tenant)
-    found: dict[str, None] = {}
+    related: dict[str, None] = {}
     for page in in_pages(ids):
         first = select(table.c.id, link.label("link")).where(table.c.id.in_(page), own)
         family = first.cte("family", recursive=True)
         joint = table.c.id == family.c.link if up else link == family.c.id
         more = select(table.c.id, link.label("link")).join(family, and_(joint, own))
         family = family.union(more)
-        found |= dict.fromkeys(row[0] for row in connection.execute(select(family.c.id)))
-    return list(found)
+        related |= dict.fromkeys(row[0] for row in connection.execute(select(family.c.id)))
+    return list(related)

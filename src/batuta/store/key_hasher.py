@@ -76,9 +76,9 @@ class KeyHasher:
         return self._hash(f"{purpose}\0{text}".encode()).hexdigest()
 
     def _hash(self, message: bytes) -> hmac.HMAC:
-        own = self._keyed.copy()
-        own.update(message)
-        return own
+        keyed = self._keyed.copy()
+        keyed.update(message)
+        return keyed
 
 
 def parse_key_id(text: str) -> str | None:

@@ -162,7 +162,9 @@ def permissions_json(permissions: KeyPermissions) -> dict[str, Any]:
     """
     names = (field.name for field in fields(permissions))
     values = {name: _json_value(getattr(permissions, name)) for name in names}
-    return {name: one for name, one in values.items() if one or name not in _LATER}
+    return {
+        name: one for name, one in values.items() if one not in (None, []) or name not in _LATER
+    }
 
 
 def read_permissions(values: Mapping[str, Any]) -> KeyPermissions:

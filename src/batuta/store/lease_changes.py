@@ -99,9 +99,9 @@ class LeaseChanges:
     def write(self, connection: Connection) -> None:
         """Update the rows; every transaction does so before the totals, to avoid deadlocks."""
         for lease_id, nano in sorted(self.taken.items()):
-            found = connection.execute(_CHANGE, {"its_id": lease_id, "more": -nano}).first()
-            if found is not None:
-                self.left[lease_id] = found[0]
+            left = connection.execute(_CHANGE, {"its_id": lease_id, "more": -nano}).first()
+            if left is not None:
+                self.left[lease_id] = left[0]
 
     def settle(
         self, connection: Connection, costs: Sequence[tuple[LeasedRun, int]]

@@ -83,13 +83,13 @@ class Leases:
 
     def take(self, request: ReserveRequest) -> bool:
         """Reserve from memory; return False unless each budget has a trusted lease with enough."""
-        found = self._usable(request.reservation.buckets, request.reservation.nano)
-        if found is None:
+        leases = self._usable(request.reservation.buckets, request.reservation.nano)
+        if leases is None:
             return False
         run = LeasedRun(
-            request=request, nano=request.reservation.nano, leases=found, since=self._clock()
+            request=request, nano=request.reservation.nano, leases=leases, since=self._clock()
         )
-        for lease in found:
+        for lease in leases:
             lease.runs += 1
         self._hold(run, run.nano)
         self._runs[request.reservation.id] = run
@@ -110,15 +110,15 @@ class Leases:
     def _usable(self, buckets: Iterable[Bucket], nano: int) -> tuple[Lease, ...] | None:
         """Return the leases of the buckets; None unless each has enough money and is trusted."""
         now, wall = self._clock(), self._wall()
-        found = list[Lease]()
+        leases = list[Lease]()
         for bucket in buckets:
             lease = self._leases.get(bucket)
             if lease is None or lease.free < nano:
                 return None
             if lease.trusted[0] < now or lease.trusted[1] < wall:
                 return None
-            found.append(lease)
-        return tuple(found)
+            leases.append(lease)
+        return tuple(leases)
 
     def _hold(self, run: LeasedRun, nano: int) -> None:
         for lease in run.leases:
@@ -362,9 +362,9 @@ class Leases:
 
     async def _give_back(self, parts: Mapping[Lease, int]) -> None:
         async with self.lock:
-            left = {lease for lease, nano in parts.items() if lease.runs or nano < lease.nano}
-            unused = [lease for lease in parts if lease not in left]
-            free = {lease: min(nano, lease.free) for lease, nano in parts.items() if lease in left}
+            kept = {lease for lease, nano in parts.items() if lease.runs or nano < lease.nano}
+            unused = [lease for lease in parts if lease not in kept]
+            free = {lease: min(nano, lease.free) for lease, nano in parts.items() if lease in kept}
             used = [lease for lease, nano in free.items() if nano > 0]
             if not (unused or used):
                 return
@@ -394,14 +394,14 @@ class Leases:
             StoreError: the database fails; the next renewal reads what the leases hold.
         """
         periods = {bucket.account_period for bucket in buckets}
-        found = [
+        with_money = [
             lease
             for lease in self._leases.values()
             if lease.free > 0 and lease.bucket.account_period in periods
         ]
-        if found:
-            await self.give_back(found)
-        return bool(found)
+        if with_money:
+            await self.give_back(with_money)
+        return bool(with_money)
 
     async def renew(self, expires: float) -> None:
         """Set when all reservations of this process expire, in seconds since the epoch."""
@@ -409,12 +409,12 @@ class Leases:
         later = mine.values(expires=expires).returning(RESERVATIONS.c.id, RESERVATIONS.c.nano)
         async with self.lock:
             trusted = self._trusted_from_now()
-            found = await self._database.run_write(
+            held = await self._database.run_write(
                 lambda connection: {row[0]: row[1] for row in connection.execute(later)}
             )
             for lease in list(self._leases.values()):
-                if lease.id in found:
-                    lease.nano, lease.trusted = found[lease.id], trusted
+                if lease.id in held:
+                    lease.nano, lease.trusted = held[lease.id], trusted
                 else:
                     self._end(lease)
 

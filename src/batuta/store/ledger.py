@@ -374,9 +374,9 @@ def reserve_in_bucket(connection: Connection, bucket: Bucket, nano: int) -> int:
             "its_nano": nano,
             "its_cap": bucket.cap,
         }
-        found = connection.execute(_reserve_statement(connection.dialect.name), values).first()
-        if found is not None:
-            return bucket.cap - found[0] - found[1]
+        totals = connection.execute(_reserve_statement(connection.dialect.name), values).first()
+        if totals is not None:
+            return bucket.cap - totals[0] - totals[1]
     raise BudgetFullError(read_budget_status(connection, bucket))
 
 

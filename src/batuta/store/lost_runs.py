@@ -37,14 +37,14 @@ FOUND_LINE_NUMBER = -2
 """The line number of the reversal of a lost run's line."""
 
 
-def end_reservations(connection: Connection, dead: Any) -> list[dict[str, Any]]:
-    """End the reservations that meet the condition `dead`, as spent, and record the runs as lost.
+def end_reservations(connection: Connection, condition: Any) -> list[dict[str, Any]]:
+    """End the reservations that meet the condition, as spent, and record the runs as lost.
 
     Returns:
         The new ledger lines. A run that is already in the ledger gets no line; its reservation is
         only released.
     """
-    query = delete(RESERVATIONS).where(dead).returning(RESERVATIONS)
+    query = delete(RESERVATIONS).where(condition).returning(RESERVATIONS)
     rows = [dict(row) for row in connection.execute(query).mappings()]
     leases = [row for row in rows if _is_lease(row)]
     runs = _drop_billed(connection, [row for row in rows if not _is_lease(row)])

@@ -33,7 +33,7 @@ async def recent_runs(
     Raises:
         StoreError: the database fails, or a run cannot be read.
     """
-    found: list[tuple[Run, float | None]] = []
+    runs: list[tuple[Run, float | None]] = []
     spent = 0.0
     async for row in _read_rows(database, limit, tenant):
         if row["body"] is None:
@@ -41,11 +41,11 @@ async def recent_runs(
         began = thread_time()
         run = await read_run(row["body"], row["format"])
         spent += thread_time() - began
-        found.append((run, row["score"]))
+        runs.append((run, row["score"]))
         if spent > READ_SECONDS:
             break
         await anyio.lowlevel.checkpoint()
-    return found
+    return runs
 
 
 async def _read_rows(database: Database, limit: int, tenant: str | None) -> AsyncIterator[Any]:

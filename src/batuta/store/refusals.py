@@ -126,11 +126,11 @@ class RefusalLog:
         if tenant is not None:
             query = query.where(REFUSALS.c.tenant == sql_text(tenant))
         rows = await self._database.fetch_rows(query)
-        found = [
+        groups = [
             RefusalGroup(group=tuple(row[name] for name in by), requests=int(row["requests"]))
             for row in rows
         ]
-        return sorted(found, key=lambda each: each.group)
+        return sorted(groups, key=lambda each: each.group)
 
     async def _try_flush(self) -> None:
         try:

@@ -166,10 +166,10 @@ class ResponseTable:
 
 
 def _put_rows(connection: Connection, rows: list[dict[str, Any]]) -> None:
-    gone = forgotten_among(
+    erased = forgotten_among(
         connection, [row["id"] for row in rows], [(row["tenant"], row["created"]) for row in rows]
     )
-    kept = [row for row in rows if gone.isdisjoint({row["id"], (row["tenant"], row["created"])})]
+    kept = [row for row in rows if erased.isdisjoint({row["id"], (row["tenant"], row["created"])})]
     if kept:
         connection.execute(_put_statement(connection.dialect.name), kept)
 
@@ -208,8 +208,8 @@ def _select_thread(response_id: str, tenant: str, most: int) -> CTE:
 
 
 def _rows_filter(ids: Sequence[str], tenant: str) -> tuple[ColumnElement[bool], ...]:
-    named = RESPONSES.c.id.in_([sql_text(one) for one in ids])
-    return named, RESPONSES.c.tenant == sql_text(tenant)
+    listed = RESPONSES.c.id.in_([sql_text(one) for one in ids])
+    return listed, RESPONSES.c.tenant == sql_text(tenant)
 
 
 def _row_filter(response_id: str, tenant: str) -> tuple[ColumnElement[bool], ...]:

@@ -216,7 +216,7 @@ class PackedRun:
     nano: int = 0
     """Billionths of a dollar that budgets count for the run."""
     reservation: str | None = None
-    """The reservation that ends with the run."""
+    """The id of the reservation that ends with the run; None: none."""
     seconds: tuple[DriftValue, ...] = ()
     """Durations of the run's calls, if the run is kept."""
 

@@ -146,13 +146,13 @@ def _rare_words(connection: Connection, words: str) -> list[str]:
         return []
     stored = connection.execute(text(_STORED), {"name": RUNS.name}).scalar() or 0.0
     sampled = RUNS.tablesample(func.system(min(100.0, 100.0 * _SAMPLE / max(stored, 1.0))))
-    some = select(*(sampled.c[column.name] for column in SHOWN)).limit(2 * _SAMPLE).subquery()
+    sample = select(*(sampled.c[column.name] for column in SHOWN)).limit(2 * _SAMPLE).subquery()
     counts = (
-        func.count().filter(or_(*(_contains_words(column, part) for column in some.c)))
+        func.count().filter(or_(*(_contains_words(column, part) for column in sample.c)))
         for part in parts
     )
-    *found, total = connection.execute(select(*counts, func.count()).select_from(some)).one()
-    rare = [part for part, n in zip(parts, found, strict=True) if n <= _COMMON * total]
+    *matches, total = connection.execute(select(*counts, func.count()).select_from(sample)).one()
+    rare = [part for part, n in zip(parts, matches, strict=True) if n <= _COMMON * total]
     return rare if len(rare) < len(parts) else []
 
 

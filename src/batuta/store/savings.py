@@ -111,8 +111,8 @@ async def list_savings(
         sums = _sum_columns(rows.c, connection.dialect.name)
         query = select(*groups, *sums).where(rows.c.session.is_not(None)).group_by(*groups)
         query = query.order_by(func.max(rows.c.created).desc()).limit(limit)
-        found = connection.execute(query).mappings()
-        return [_read_saving(row, connection.dialect.name) for row in found]
+        groups = connection.execute(query).mappings()
+        return [_read_saving(row, connection.dialect.name) for row in groups]
 
     return await database.run_read(read)
 
@@ -125,8 +125,10 @@ async def sum_savings(
     def read(connection: Connection) -> Saving:
         rows = _select_newest(tenant, None, since).subquery()
         sums = select(*_sum_columns(rows.c, connection.dialect.name))
-        found = connection.execute(sums).mappings().one()
-        return _read_saving({"session": None, "tenant": tenant, **found}, connection.dialect.name)
+        sums_row = connection.execute(sums).mappings().one()
+        return _read_saving(
+            {"session": None, "tenant": tenant, **sums_row}, connection.dialect.name
+        )
 
     return await database.run_read(read)
 

@@ -41,6 +41,7 @@ class SpendGroup:
     group: tuple[str | None, ...]
     """The values of the group, in the order of the requested names; None: no key or session."""
     runs: int
+    """Number of runs; a lease that was lost with its process counts as one."""
     calls: int
     input_tokens: int
     output_tokens: int

@@ -104,11 +104,11 @@ async def transfer_store(
         forgotten = {
             table.name: await _delete_missing_rows(old, new, table) for table in _DELETABLE
         }
-        found: list[TableTransfer] = []
+        transfers: list[TableTransfer] = []
         for table in METADATA.sorted_tables:
             written = await _write_changed(old, new, table, on_progress)
             counts = [await _count_rows(database, table) for database in (old, new)]
-            found.append(
+            transfers.append(
                 TableTransfer(
                     table=table.name,
                     source=counts[0][0],
@@ -119,7 +119,7 @@ async def transfer_store(
                     target_usd=counts[1][1],
                 )
             )
-        return tuple(found)
+        return tuple(transfers)
     finally:
         await old.close()
         await new.close()

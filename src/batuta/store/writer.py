@@ -388,16 +388,16 @@ def _write_charges(
     """
     new = _new_ledger_lines(connection.dialect.name)
     lines = [line for item in packed for line in item.lines]
-    found = {row[0] for row in connection.execute(new, lines)} if lines else set[str]()
+    newly_billed = {row[0] for row in connection.execute(new, lines)} if lines else set[str]()
     spent: dict[AccountPeriod, int] = {}
     for item in packed:
         first = item.lines[0]
-        if first["run_id"] not in found:
+        if first["run_id"] not in newly_billed:
             continue
         for period in charged_periods(first):
             spent[period] = spent.get(period, 0) + item.nano
     costs = [
-        (leased[item.reservation], item.nano if item.lines[0]["run_id"] in found else 0)
+        (leased[item.reservation], item.nano if item.lines[0]["run_id"] in newly_billed else 0)
         for item in packed
         if item.reservation is not None and item.reservation in leased
     ]
@@ -411,11 +411,13 @@ def _write_charges(
     )
     ended = take_rows(connection, held)
     # Another process considered this process dead, or a job was given up and then run again.
-    if found and (len(ended) < len(held) or any(row["owner"] == JOBS_OWNER for row in ended)):
-        for period, nano in take_back_lost(connection, found).items():
+    if newly_billed and (
+        len(ended) < len(held) or any(row["owner"] == JOBS_OWNER for row in ended)
+    ):
+        for period, nano in take_back_lost(connection, newly_billed).items():
             spent[period] = spent.get(period, 0) - nano
     settle_rows(connection, ended, spent, returned)
-    return found
+    return newly_billed
 
 
 @cache
