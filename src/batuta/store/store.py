@@ -88,8 +88,9 @@ class Store:
             await store.append(run)
 
     Laws: a run that is kept can be read as soon as `append` returns. After `flush` it survives the
-    process. Appending a run with an id that is stored changes nothing, and a run that `forgetting`
-    has erased is not stored again. With a `tenant` argument, runs of other tenants are not found.
+    process. Appending a run with an id that is stored changes nothing. For a week, a run that
+    `forgetting` has erased is not stored again. With a `tenant` argument, runs of other tenants are
+    not found.
 
     While the store is closed, methods that read or write raise StoreError.
     """
