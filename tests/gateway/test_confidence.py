@@ -184,6 +184,8 @@ async def test_a_keys_least_where_nothing_was_fitted_is_refused(store, model, na
 def test_a_keys_least_is_written_and_read_and_old_replicas_read_keys_without_it():
     limits = KeyPermissions(min_confidence=0.9)
     assert read_permissions(permissions_json(limits)) == limits
+    zero = KeyPermissions(min_confidence=0.0)  # unlike None: the confidence must be known
+    assert read_permissions(permissions_json(zero)) == zero
     assert "min_confidence" not in permissions_json(KeyPermissions())
     for wrong in (-0.1, 1.5, float("nan"), "0.9", True):
         with pytest.raises(ValueError, match="min_confidence"):

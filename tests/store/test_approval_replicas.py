@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from batuta.store import Store
-from batuta.store.approvals import WAITING, ApprovalError, PendingPlan
+from batuta.store.approvals import WAITING, ApprovalError, PendingPlan, _change_waiting
 
 pytestmark = pytest.mark.anyio
 PLAN = PendingPlan(
@@ -37,3 +37,25 @@ async def test_two_replicas_that_decide_at_once_decide_once(target):
         records = await one.audit.list(9, action="approval.")
         assert [record.action for record in records] == [f"approval.{found.state}"]
         assert (await one.audit.verify()).broken_at is None
+
+
+async def test_a_plan_that_expires_with_an_open_edit_was_decided_by_nobody(target):
+    async with Store.open(target) as store:
+        await store.approvals.ask(PLAN)
+        edited = await store.approvals.edit(PLAN.id, PLAN.digest, "[]", by="key:editor")
+        assert edited.by == "key:editor"
+        closed = await store.approvals.close(PLAN.id, "expired")
+        assert closed is not None
+        assert (closed.state, closed.by, closed.edit) == ("expired", "", "")
+
+
+async def test_a_decision_that_comes_too_late_names_the_state_that_another_process_wrote(target):
+    async with Store.open(target) as store:
+        read_before = await store.approvals.ask(PLAN)
+        await store.approvals.decide(PLAN.id, PLAN.digest, approved=True, by="admin")
+        with pytest.raises(ApprovalError, match="approved already"):
+            await store.database.run_write(
+                lambda connection: _change_waiting(
+                    connection, read_before, {"state": "refused"}, state="refused", by="key:late"
+                )
+            )

@@ -53,7 +53,7 @@ async def test_a_folder_in_place_of_the_file(tmp_path):
 
 async def test_a_file_in_place_of_the_folder(path):
     path.write_text("")
-    await opening(path / "runs.db", r"runs\.db/runs\.db cannot be opened or made: ")
+    await opening(path / "runs.db", r"runs\.db/runs\.db cannot be opened or created: ")
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ async def test_what_has_ended_with_its_lease_does_not_grow(target):
         now = time.monotonic()
         assert await living.budgets.reap(now) == 0
         assert await living.budgets.reap(now + 100) == 1
-        with pytest.raises(StoreError, match="lease"):
+        with pytest.raises(StoreError, match="not renewed in time"):
             await dying.budgets.grow(held, 10, 10)  # pyright: ignore[reportArgumentType]
         funds = ReservedBudget(dying.budgets, held)  # pyright: ignore[reportArgumentType]
         with pytest.raises(LimitReachedError, match="so the next call may spend nothing of it"):

@@ -547,7 +547,7 @@ async def test_a_run_that_has_grown_is_settled_once_whatever_the_database_said(t
     one.database.loses_next = True
     with pytest.raises(StoreError, match="connection was lost"):
         await one.budgets.grow(found, 3000, 3000)
-    with pytest.raises(StoreError, match="not known"):
+    with pytest.raises(StoreError, match="reservation is unknown"):
         await one.budgets.grow(found, 10, 10)
     await one.writer.append(ended(RunId("run_4"), 15, "a", NOW, found))
     await one.writer.flush()

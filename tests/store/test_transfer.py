@@ -9,6 +9,9 @@ import pytest
 
 from batuta.errors import StoreError
 from batuta.store import Store
+from batuta.store.files import StoredFile
+from batuta.store.ledger import Bucket, Reservation
+from batuta.store.savings import ShadowVerdict, note_shadow
 from batuta.store.transfer import transfer_store
 from store.conftest import tell
 from store.strategies import make_run
@@ -72,6 +75,37 @@ async def test_a_second_pass_writes_what_came_and_changed_and_forgets_what_went(
     assert await everything(source) == await everything(target)
     again = by_table(await transfer_store(source, target))
     assert not any(one.written or one.forgotten for one in again.values())
+
+
+FILE = StoredFile(
+    id="file-1", tenant="acme", name="a.txt", media_type="text/plain", purpose="user_data",
+    created=1e9, expires=None, size=5,
+)  # fmt: skip
+
+
+async def test_a_second_pass_forgets_deleted_files_and_ended_reservations(tmp_path, target):
+    source = tmp_path / "runs.db"
+    bucket = Bucket("tenant:acme", "2026-11-21", 1_000)
+    async with Store.open(source) as store:
+        await store.files.put(FILE, b"hello", text=None, fault="", most_files=9, most_bytes=99)
+        held = await store.budgets.reserve(make_run(1).id, 100, (bucket,), for_job=True)
+        assert isinstance(held, Reservation)
+        await transfer_store(source, target)
+        await store.files.delete(FILE.id, FILE.tenant)
+        await store.budgets.release(held)
+    found = by_table(await transfer_store(source, target))
+    assert all(one.equal for one in found.values())
+    assert found["files"].forgotten == found["reservations"].forgotten == 1
+
+
+async def test_a_second_pass_copies_the_verdict_of_a_comparison(tmp_path, target):
+    source = tmp_path / "runs.db"
+    await filled(source, range(1))
+    await transfer_store(source, target)
+    async with Store.open(source) as store:
+        await note_shadow(store.database, a_run(0).id, ShadowVerdict.SAME, Decimal("0.01"))
+    await transfer_store(source, target)
+    assert (await everything(target))[0][0].shadow == "same"
 
 
 async def test_a_pass_that_was_killed_goes_on(tmp_path, target):

@@ -56,7 +56,7 @@ class _SavedCalls:
 
 @final
 class Checkpoint:
-    """Stores a job's finished calls in `JobRecords`, so that no call is repeated after a crash.
+    """Stores a job's finished calls in `JobRecords`, so that they are not repeated after a crash.
 
     The job handler runs with the results of `wrap_conductor`, `wrap_clients` and `wrap_emit` in
     place of its own conductor, clients and event handler.
@@ -103,7 +103,7 @@ class Checkpoint:
         return {worker: CachedClient(worker, client, self) for worker, client in clients.items()}
 
     def wrap_emit(self, emit: EventHandler) -> EventHandler:
-        """Return the event handler with a step before it that records the next call's position."""
+        """Return an event handler that records the next call's position and then calls `emit`."""
 
         async def record_event(event: Event) -> None:
             match event:
@@ -150,7 +150,7 @@ class Checkpoint:
         """Return the call's result from before the crash, each result once; None: none is left.
 
         Raises:
-            StoreError: the stored calls could not be read for minutes.
+            StoreError: the stored calls could not be read for two minutes.
         """
         async with self._order:
             if key not in self._saved_calls:
@@ -170,10 +170,11 @@ class Checkpoint:
         return await self._records.find_calls(key)
 
     async def save_call(self, key: CallKey, result: Reply | Decision) -> None:
-        """Store the result of a call; the call was paid for, so a cancellation waits for a write.
+        """Store the result of a call for which `load_call` returned None.
 
-        Failed writes are retried while the database fails. If the result cannot be stored, the run
-        continues with it, and a crash would repeat the call.
+        The call was paid for, so a cancellation waits for the end of a write. Failed writes are
+        retried for two minutes. If the result cannot be stored, the run continues with it, and a
+        crash would repeat the call.
         """
         saved_calls = self._saved_calls[key]
         saved_calls.count += 1
@@ -194,12 +195,13 @@ class Checkpoint:
 
 
 JobHandler = Callable[[Job, Checkpoint], Awaitable[JobEnding]]
-"""Runs a job. It is cancelled when the job is cancelled; an exception makes the job fail."""
+"""Runs a job. It is cancelled when the job is cancelled or no longer belongs to this process. After
+StoreError it is called again; any other exception makes the job fail."""
 
 
 @final
 class CachedClient:
-    """A client that stores its replies; it does not store a failure, so that call is made again."""
+    """A client that stores its replies; a failed call is not stored and is made again."""
 
     def __init__(self, worker: WorkerId, client: Client, checkpoint: Checkpoint) -> None:
         self._worker = worker
@@ -207,7 +209,7 @@ class CachedClient:
         self._checkpoint = checkpoint
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return the stored reply, with its original usage and cost; else call the client.
+        """Return the stored reply, with its original usage and cost, or else the client's reply.
 
         Raises:
             ClientError: the client's call failed.
@@ -242,7 +244,7 @@ class CachedConductor:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Return the stored decision; else ask the conductor.
+        """Return the stored decision, or else the conductor's decision.
 
         Raises:
             StoreError: the stored decisions cannot be read.

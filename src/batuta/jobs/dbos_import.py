@@ -14,7 +14,7 @@ from sqlalchemy import Connection, inspect
 from sqlalchemy import text as sql
 
 from batuta.jobs.protocol import JobOwner, JobState
-from batuta.jobs.table import JOBS_TABLE, LEASE_SECONDS, owner_to_text
+from batuta.jobs.table import CLAIM_SECONDS, JOBS_TABLE, owner_to_text
 from batuta.store.database import insert_statement
 
 _BATCH = 200
@@ -39,10 +39,10 @@ _TABLES = ("workflow_input", "workflow_output", "workflow_status")
 
 
 def import_dbos_jobs(connection: Connection) -> tuple[int, int]:
-    """Move a batch of jobs in the caller's transaction.
+    """Move at most `_BATCH` jobs in the caller's transaction.
 
     Returns:
-        The number of imported jobs and the number that remain.
+        The number of moved jobs and the number that remain; zeros if there are no tables of DBOS.
     """
     shared = connection.dialect.name == "postgresql"
     known = inspect(connection)
@@ -51,7 +51,7 @@ def import_dbos_jobs(connection: Connection) -> tuple[int, int]:
     schema = "dbos." if shared else ""
     movable = _IS_LEFT if shared and known.has_table("job_peers") else ""
     find = _FIND.format(schema=schema, movable=movable, lock="FOR UPDATE OF s" if shared else "")
-    values = {"most": _BATCH} | ({"silence": LEASE_SECONDS} if movable else {})
+    values = {"most": _BATCH} | ({"silence": CLAIM_SECONDS} if movable else {})
     rows = [_job_row(row) for row in connection.execute(sql(find), values).mappings()]
     if rows:
         new = insert_statement(connection.dialect.name, JOBS_TABLE).on_conflict_do_nothing()
@@ -66,7 +66,7 @@ def import_dbos_jobs(connection: Connection) -> tuple[int, int]:
 
 def _job_row(row: Any) -> dict[str, Any]:
     """Return the row of our table for a row of DBOS."""
-    (asked,) = orjson.loads(row["inputs"])["positionalArgs"]
+    (submitted,) = orjson.loads(row["inputs"])["positionalArgs"]
     state, result, error = _STATES.get(row["status"], JobState.FAILED), None, None
     if row["status"] == "SUCCESS" and row["output"]:
         ending = orjson.loads(row["output"])
@@ -75,9 +75,9 @@ def _job_row(row: Any) -> dict[str, Any]:
         error = _read_error(row["error"])
     return {
         "id": row["id"],
-        "tenant": asked["tenant"],
-        "owner": owner_to_text(JobOwner(asked["tenant"], asked.get("key"))),
-        "body": orjson.dumps(asked["body"]).decode(),
+        "tenant": submitted["tenant"],
+        "owner": owner_to_text(JobOwner(submitted["tenant"], submitted.get("key"))),
+        "body": orjson.dumps(submitted["body"]).decode(),
         "state": state.value,
         "created": (row["created_at"] or 0) / 1000,
         "ended": (row["completed_at"] or row["created_at"]) / 1000 if state.is_final else None,

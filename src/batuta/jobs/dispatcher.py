@@ -1,4 +1,4 @@
-"""Choice of the next job: the tenant with the lowest number of running jobs comes first."""
+"""Chooses and starts the next job: the tenant with the fewest running jobs comes first."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ POLL_SECONDS = 0.2
 IDLE_SECONDS = 1.0
 """Seconds between checks while no job waits; a job submitted to this process starts immediately."""
 SLOTS_PER_RESERVED = 4
-"""One in this many slots is reserved for tenants without a running job in this process."""
+"""One in this many slots is reserved for tenants without a running job in this process. A job
+without a key may take any slot."""
 
 
 @final
@@ -174,7 +175,7 @@ class JobDispatcher:
 
 
 _NEWCOMER = JobOwner(tenant="")
-"""An owner without a running job, who may take any free slot."""
+"""An owner who may take any free slot."""
 
 
 async def _leave_gate(gate: JobGate, owner: JobOwner, token: str) -> None:

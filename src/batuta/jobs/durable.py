@@ -1,8 +1,8 @@
 """Jobs that survive the process: `JobTable` stores jobs, `JobRecords` their finished calls.
 
-The process that runs a job renews its claim on the job; if it stops doing so, another process takes
-the job over. Results of finished calls are stored under a key of the request, so the new process
-pays for no finished call again: see design/0003-jobs.md.
+On PostgreSQL the process that runs a job renews its claim on the job; if it stops doing so, another
+process takes the job over. Results of finished calls are stored under a key of the request, so the
+new process pays for no stored call again: see design/0003-jobs.md.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ _RETRY_SECONDS = 0.5
 """Seconds before a retry after a database failure; doubled for each rerun of a job."""
 _MAX_RETRY_SECONDS = 30.0
 MAX_RECOVERIES = 20
-"""Attempts at a job by one process while the database fails."""
+"""Maximum attempts at a job by one process while the database fails."""
 MAX_UNENDED_ATTEMPTS = 2
-"""Crash-loop limit: unfinished attempts allowed from one checkpoint."""
+"""Attempts at a job that may die, with their process, without storing a further call."""
 T = TypeVar("T")
 
 
@@ -102,7 +102,8 @@ async def open_jobs(
         most_waiting: waiting jobs allowed per tenant.
 
     Raises:
-        StoreError: another process has opened the SQLite file, or the database cannot be used.
+        StoreError: another process has opened the jobs of the SQLite file, or the database cannot
+            be used.
     """
     url = parse_url(target)
     async with AsyncExitStack() as opened:
@@ -133,10 +134,11 @@ class Jobs:
     On SQLite one process runs the jobs. On PostgreSQL several processes may run jobs, and each
     takes over the jobs of a process that died.
 
-    Laws: every job accepted by `submit` ends; free slots are given to tenants round robin; a job
-    waits while the gate does not admit its owner, without delaying other owners' jobs; a job's
-    events are numbered from 0 without a gap; `cancel` stops a paid call within a second and is
-    idempotent; a final state does not change; a tenant cannot see another tenant's jobs.
+    Laws: every job accepted by `submit` ends, unless it is erased; a free slot goes to the tenant
+    with the fewest jobs in this process, within the limits of `JobSlots`; a job waits while the
+    gate does not admit its owner, without delaying other owners' jobs; a job's events are numbered
+    from 0 without a gap; `cancel` stops a paid call within a second and is idempotent; a final
+    state does not change; a tenant cannot see another tenant's jobs.
     """
 
     def __init__(
@@ -184,7 +186,9 @@ class Jobs:
             self._entering += Counter()  # drops the tenants at zero
 
     async def submit(self, job: Job) -> None:
-        """Queue the job; once this returns, the job will be run.
+        """Queue the job; once this returns, the job will be run, unless it is cancelled.
+
+        A job with an id that exists already is ignored.
 
         Raises:
             StoreError: the job could not be stored.
@@ -199,14 +203,18 @@ class Jobs:
         return None if found is None else found.status
 
     async def result(self, job_id: str, tenant: str) -> Json | None:
-        """Return the job's result; None if it has none yet."""
+        """Return the job's result; None if it has none, or the tenant has no such job.
+
+        A job has a result when it has ended with a `JobEnding`.
+        """
         found = await self._table.find(job_id, tenant)
         return None if found is None else found.result
 
     async def cancel(self, job_id: str, tenant: str) -> JobStatus | None:
         """Stop the job and its paid calls, unless it has ended, and return the job's status.
 
-        None: the tenant has no such job.
+        A process that runs the job elsewhere stops it when it next renews its claims. None: the
+        tenant has no such job.
         """
         status = await self.status(job_id, tenant)
         if status is None or status.state.is_final:
@@ -252,7 +260,7 @@ class Jobs:
         return total
 
     async def work(self, perform: JobHandler, gate: JobGate = OPEN_GATE) -> None:
-        """Run jobs until cancelled."""
+        """Run jobs by `perform` until cancelled, and erase old jobs every hour."""
         async with anyio.create_task_group() as tasks:
             self._dispatcher = JobDispatcher(
                 JobSlots(self._concurrency),
@@ -342,7 +350,7 @@ class Jobs:
         """Record an attempt; if an earlier attempt never ended, take the lock `_suspects`.
 
         Raises:
-            JobFailed: too many attempts began at this checkpoint and never ended.
+            JobFailed: `MAX_UNENDED_ATTEMPTS` attempts never ended and stored no further call.
         """
         while True:
             try:

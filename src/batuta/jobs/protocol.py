@@ -41,7 +41,7 @@ class JobOwner:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job; after a crash it is run again from these fields alone."""
+    """A job; after a crash it is run again from these fields and its stored calls."""
 
     id: str
     """Unguessable; chosen by the caller of `submit`."""
@@ -98,7 +98,7 @@ class JobGate(Protocol):
     """Limits the number of jobs that an owner runs at the same time."""
 
     async def enter(self, owner: JobOwner, token: str) -> bool:
-        """Count a job under the token and return True; False if the owner is at its limit."""
+        """Count a job under the token and return True; False if the owner may not start one now."""
         ...
 
     async def leave(self, owner: JobOwner, token: str) -> None:

@@ -1,8 +1,8 @@
 """Database records of a job: its finished calls, its events and its attempts.
 
 Calls are stored by content: the key is a hash of the job, the position in its run, the worker, its
-model and the whole request. Exactly-once execution of a call to a remote server is impossible.
-Calls are executed at least once, and their results are recorded here exactly once.
+model and the request. Exactly-once execution of a call to a remote server is impossible: a call may
+be executed again after a crash, but a recorded result is never replaced.
 """
 
 from __future__ import annotations
@@ -67,11 +67,13 @@ class CallKey:
 
     job: str
     place: str
-    """Position in the run: `call:{round}:{step}`, or `plan:{round}:{sample}:{seed}`."""
+    """Position in the run: `call:{round}:{step}`, or `plan:{round}:{sample}:{seed}`; `call` for a
+    call that belongs to no step."""
     worker: str
     model: str
+    """Empty for a plan."""
     request: bytes
-    """Fingerprint of the whole request; for a plan, the pool as JSON."""
+    """Fingerprint of the request without its output limit; for a plan, the pool as JSON."""
 
     @property
     def digest(self) -> str:
@@ -121,7 +123,7 @@ class JobRecords:
         await self._database.execute(delete(ATTEMPTS_TABLE).where(ATTEMPTS_TABLE.c.job == job_id))
 
     async def find_calls(self, key: CallKey) -> list[str]:
-        """Return the results that are stored under the key, as JSON, ordered by `sample`."""
+        """Return the results that are stored under the key, as JSON, by ascending `sample`."""
         query = (
             select(CALLS_TABLE.c.body)
             .where(CALLS_TABLE.c.key == key.digest)
@@ -130,7 +132,10 @@ class JobRecords:
         return [row["body"] for row in await self._database.fetch_rows(query)]
 
     async def keep_call(self, key: CallKey, sample: int, body: str) -> None:
-        """Store the result as the key's `sample`; an existing result is not overwritten."""
+        """Store the result, as JSON, under the key and the number `sample`, from 0.
+
+        An existing result is not overwritten.
+        """
         row = {"key": key.digest, "sample": sample, "job": key.job, "place": key.place}
         await self._insert(CALLS_TABLE, {**row, "body": body, "kept": time.time()})
 
@@ -145,7 +150,7 @@ class JobRecords:
         await self._insert(EVENTS_TABLE, {"job": job, "number": number, "body": text})
 
     async def events(self, job: str, after: int) -> list[JobEvent]:
-        """Return the events of the job numbered above `after`."""
+        """Return the events of the job numbered above `after`, in order."""
         query = (
             select(EVENTS_TABLE.c.number, EVENTS_TABLE.c.body)
             .where(EVENTS_TABLE.c.job == job, EVENTS_TABLE.c.number > after)

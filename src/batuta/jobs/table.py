@@ -1,8 +1,8 @@
 """The table of jobs: each job is claimed, renewed and ended by the process that runs it.
 
-Every statement names the states in which it changes a job. A job is therefore claimed by one
-process and ends once, even if several processes work at the same time. On PostgreSQL a claim is a
-lease by the database's clock: a job whose process stops renewing its claim is requeued. On SQLite
+Every update names the states in which it changes a job. A job is therefore claimed by one process
+at a time and ends once, even if several processes work at the same time. On PostgreSQL a claim
+expires by the database's clock: a job whose process stops renewing its claim is requeued. On SQLite
 one process owns the file, so a job that is running when it starts was left by an earlier process.
 """
 
@@ -34,7 +34,7 @@ from batuta.jobs.protocol import Job, JobOwner, JobState, JobStatus, Json
 from batuta.jobs.records import ATTEMPTS_TABLE, CALLS_TABLE, EVENTS_TABLE, METADATA
 from batuta.store.database import Database, insert_statement
 
-LEASE_SECONDS = 5.0
+CLAIM_SECONDS = 5.0
 """Seconds for which a claim is valid after its last renewal."""
 _MAX_LISTED_JOBS = 200
 _WAITING, _RUNNING = JobState.QUEUED.value, JobState.IN_PROGRESS.value
@@ -76,6 +76,7 @@ class StoredJob:
 
     status: JobStatus
     result: Json | None
+    """None: the job has not ended, was cancelled, or failed without a `JobEnding`."""
 
 
 @final
@@ -147,12 +148,12 @@ class JobTable:
         return {row.id for row in await self._change(renewal.returning(_COLUMNS.id))}
 
     async def requeue_silent(self) -> None:
-        """Requeue the running jobs with an expired lease."""
+        """Requeue the running jobs with an expired claim."""
         silent = (_COLUMNS.state == _RUNNING, _COLUMNS.leased_until < self._now())
         await self._database.execute(update(JOBS_TABLE).where(*silent).values(state=_WAITING))
 
     async def requeue_own(self) -> None:
-        """Requeue the jobs that this process was running."""
+        """Requeue the jobs that this process, or on SQLite an earlier process, was running."""
         mine = (_COLUMNS.state == _RUNNING, _COLUMNS.runner == self._runner)
         await self._database.execute(update(JOBS_TABLE).where(*mine).values(state=_WAITING))
 
@@ -188,7 +189,7 @@ class JobTable:
     async def end(
         self, job_id: str, state: JobState, result: Json | None, error: str | None = None
     ) -> None:
-        """Store the job's ending, if this process still claims the job."""
+        """Store the job's ending, unless it has ended or another process has claimed it."""
         ended = {
             "state": state.value,
             "ended": time.time(),
@@ -225,7 +226,7 @@ class JobTable:
         )
 
     def _claim_values(self) -> dict[str, Any]:
-        until = self._now() + LEASE_SECONDS
+        until = self._now() + CLAIM_SECONDS
         return {"state": _RUNNING, "runner": self._runner, "leased_until": until}
 
     def _is_mine(self) -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ ACTIVITY_WINDOW = 200_000
 ACTIVITY_GROUPS = ("hour", "day", "tenant", "model", "session", "outcome", "error")
 """Names by which runs can be grouped; `error` is the error's code."""
 MOST_GROUPS = 5_000
-"""Maximum number of groups that are returned: the first in the order of their names."""
+"""Maximum number of groups that are returned: the first in the order of their values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,8 @@ class Activity:
     """The runs of one group."""
 
     group: tuple[str | None, ...]
-    """The group's values, in the order of the requested columns."""
+    """The values of the group, in the order of the requested names; None: the runs have no such
+    value, such as no session or no error."""
     runs: int
     unanswered: int
     """Runs that failed, were refused or were cancelled."""
@@ -36,7 +37,9 @@ class Activity:
     """Tokens of `input_tokens` that were read from a provider's cache."""
     output_tokens: int
     median_seconds: float | None
+    """None: there are no runs."""
     p95_seconds: float | None
+    """None: there are no runs."""
 
     @property
     def cached_share(self) -> float | None:
@@ -53,7 +56,10 @@ async def report_activity(
     until: float | None = None,
     models: Collection[str] = (),
 ) -> list[Activity]:
-    """Return the groups of the newest `ACTIVITY_WINDOW` runs, ordered by their names.
+    """Group the newest `ACTIVITY_WINDOW` runs that meet the conditions.
+
+    Returns:
+        The first `MOST_GROUPS` groups, ordered by their values.
 
     Args:
         database: the store's database.
@@ -69,30 +75,30 @@ async def report_activity(
     for name in by:
         if name not in ACTIVITY_GROUPS:
             raise ValueError(f"runs are grouped by {', '.join(ACTIVITY_GROUPS)}; not by {name}")
-    within = [RUNS.c.created >= since]
-    within += [] if until is None else [RUNS.c.created < until]
-    within += [] if tenant is None else [RUNS.c.tenant == sql_text(tenant)]
-    within += [RUNS.c.model.in_([sql_text(name) for name in models])] if models else []
+    conditions = [RUNS.c.created >= since]
+    conditions += [] if until is None else [RUNS.c.created < until]
+    conditions += [] if tenant is None else [RUNS.c.tenant == sql_text(tenant)]
+    conditions += [RUNS.c.model.in_([sql_text(name) for name in models])] if models else []
 
     def report(connection: Connection) -> list[Activity]:
         dialect = connection.dialect.name
-        found = connection.execute(_group_query(by, within, dialect)).mappings()
-        return _read_groups(found, by, dialect)
+        rows = connection.execute(_group_query(by, conditions, dialect)).mappings()
+        return _read_groups(rows, by, dialect)
 
     return await database.run_read(report)
 
 
 def _group_query(
-    by: Sequence[str], within: Sequence[ColumnElement[bool]], dialect: str
+    by: Sequence[str], conditions: Sequence[ColumnElement[bool]], dialect: str
 ) -> Select[Any]:
-    runs = select(RUNS).where(*within).order_by(RUNS.c.created.desc()).limit(ACTIVITY_WINDOW)
+    runs = select(RUNS).where(*conditions).order_by(RUNS.c.created.desc()).limit(ACTIVITY_WINDOW)
     rows = runs.subquery().c
-    named: dict[str, ColumnElement[Any]] = {
+    computed: dict[str, ColumnElement[Any]] = {
         "hour": hour_of(rows.created),
         "day": day_of(rows.created),
         "error": rows.error_code,
     }
-    columns = [(named[name] if name in named else rows[name]).label(name) for name in by]
+    columns = [(computed[name] if name in computed else rows[name]).label(name) for name in by]
     failed = or_(*(rows.outcome == outcome.value for outcome in UNANSWERED))
     return (
         select(
@@ -113,10 +119,10 @@ def _group_query(
 def _read_groups(
     rows: Iterable[Mapping[Any, Any]], by: Sequence[str], dialect: str
 ) -> list[Activity]:
-    found: list[Activity] = []
+    groups: list[Activity] = []
     for row in rows:
         median, p95 = read_percentiles(row["percentiles"], dialect)
-        found.append(
+        groups.append(
             Activity(
                 group=tuple(row[name] for name in by),
                 runs=row["runs"],
@@ -128,7 +134,7 @@ def _read_groups(
                 p95_seconds=p95,
             )
         )
-    return found
+    return groups
 
 
 def activity_json(by: Sequence[str], group: Activity) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from batuta.store.models import ANSWERS
 class AnswerTable:
     """The runs that answered questions, by tenant and digest of the question.
 
-    An entry is found until it expires or its run is deleted.
+    An entry is found until it expires or `Forgetting` erases its run. A run that was purged or
+    deleted in another way leaves its entry, so the run of an entry may no longer exist.
 
     Law: a tenant finds only its own entries.
     """
@@ -25,7 +26,7 @@ class AnswerTable:
         self._database = database
 
     async def find(self, tenant: str, digest: bytes) -> str | None:
-        """Return the id of the run that answered that question; None: none is known."""
+        """Return the id of the run that answered that question; None: no valid entry exists."""
         query = select(ANSWERS.c.run_id).where(
             ANSWERS.c.tenant == sql_text(tenant),
             ANSWERS.c.digest == digest,
@@ -42,7 +43,10 @@ class AnswerTable:
         *,
         seconds: float,
     ) -> None:
-        """Record the run that answered, for that many seconds, and delete expired entries."""
+        """Record the run that answered, for that many seconds, in place of an earlier run.
+
+        Delete all expired entries.
+        """
         now = time()
         key = {"tenant": sql_text(tenant), "digest": digest}
         values: dict[str, Any] = {"run_id": run_id, "expires": now + seconds}

@@ -1,8 +1,8 @@
 """Plans that wait for a person's approval, and the decisions about these plans.
 
-The text of a question and its plan is kept only while the plan waits. The steps of an edited and
-approved plan are kept until its run has ended, so that a restart does not return to the plan as it
-was first written.
+The text of a question and its plan is erased when the plan is decided or closed. The steps of an
+edited and approved plan are kept until its run has ended, so that a restart does not return to the
+plan as it was first written.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ MAX_WAITING = 20
 MAX_REASON = 500
 """Maximum characters of a reason."""
 _KEPT_SECONDS = 30 * 86_400.0
-"""Seconds for which decided plans are kept; the audit trail keeps decisions longer."""
+"""Seconds for which a plan is kept after `expires`; the audit trail keeps decisions longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingPlan:
-    """A plan that waits for approval, or its decision."""
+    """A plan that waits for approval, or that was decided or closed."""
 
     id: str
-    """The run's id and the number of the round."""
+    """`RUN:ROUND`: the id of the run and the number of the round."""
     run_id: str
     tenant: str
     rule: str
     """The name of the plan rule that requires the approval."""
     digest: str
-    """The SHA-256 of the plan."""
+    """The SHA-256 of the plan, in hexadecimal digits."""
     plan: str
-    """Question and workflow as JSON; empty after the decision."""
+    """Question, tools and workflow as JSON; empty: the plan no longer waits."""
     usd: str
     """Expected dollars of the run, including this plan."""
     state: str
@@ -50,21 +50,23 @@ class PendingPlan:
     expires: float
     """Seconds since the epoch; until then the plan can be decided."""
     by: str = ""
-    """The person who decided; while the plan waits, the author of `edit`."""
+    """Who decided, as named in the audit trail; while the plan waits, the author of `edit`. Empty:
+    nobody."""
     reason: str = ""
-    """The reason for the decision; while the plan waits, why the last edit was rejected."""
+    """The reason for the decision; before it, why the last edit was rejected. Empty: none."""
     edit: str = ""
-    """Proposed steps as JSON, until the run has checked and priced the edited plan."""
+    """Proposed steps as JSON, until the run has checked and priced the edited plan. Empty: none."""
     written: str = ""
     """The digest of the plan as the conductor wrote it; empty if it was not edited."""
     steps: str = ""
-    """The edited steps as JSON; empty if the plan was not edited, or its run has ended."""
+    """The edited steps as JSON, while the plan waits and, if it is approved, until its run has
+    ended; otherwise empty."""
     edited_by: str = ""
     """The author of `steps`; empty if the plan was not edited."""
 
 
 class ApprovalError(Exception):
-    """The approval cannot be given; the message says why."""
+    """A plan cannot be stored, decided or edited; the message says why."""
 
 
 @final
@@ -75,7 +77,7 @@ class ApprovalTable:
         self._database = database
 
     async def ask(self, plan: PendingPlan, *, anew: bool = False) -> PendingPlan:
-        """Return the stored plan; store it first if it is new or differs from the stored one.
+        """Return the stored plan; store `plan` first unless the run has written it before.
 
         Args:
             plan: the plan as the run wrote it.
@@ -89,17 +91,20 @@ class ApprovalTable:
             now = time()
             old = now - _KEPT_SECONDS
             connection.execute(delete(APPROVALS).where(APPROVALS.c.expires < old))
-            found = _find_plan(connection, plan.id)
-            if found and not anew and (found.written or found.digest) == plan.digest:
-                return found
-            waits = (
+            stored = _find_plan(connection, plan.id)
+            if stored and not anew and (stored.written or stored.digest) == plan.digest:
+                return stored
+            others = (
                 APPROVALS.c.state == WAITING,
                 APPROVALS.c.expires > now,
                 APPROVALS.c.id != sql_text(plan.id),
             )
-            own = select(func.count()).where(APPROVALS.c.tenant == sql_text(plan.tenant), *waits)
-            if connection.execute(own).scalar_one() >= MAX_WAITING:
-                raise ApprovalError(f"{MAX_WAITING} plans of this tenant wait for approval already")
+            count = select(func.count()).where(APPROVALS.c.tenant == sql_text(plan.tenant), *others)
+            if connection.execute(count).scalar_one() >= MAX_WAITING:
+                raise ApprovalError(
+                    f"{MAX_WAITING} plans of this tenant wait for approval already: decide about "
+                    "some of them first"
+                )
             connection.execute(delete(APPROVALS).where(APPROVALS.c.id == plan.id))
             connection.execute(insert(APPROVALS).values(sql_values(asdict(plan))))
             return plan
@@ -126,39 +131,47 @@ class ApprovalTable:
             plan_id: the plan.
             digest: the digest of the plan that the person has seen.
             approved: the decision.
-            by: the person who decided.
-            reason: the reason for the decision.
+            by: who decided, as named in the audit trail.
+            reason: the reason for the decision; empty: none.
 
         Raises:
-            ApprovalError: the plan no longer waits, or is not the plan that was shown.
+            ApprovalError: there is no such plan, it no longer waits, or it is not the plan that was
+                shown.
         """
         state = "approved" if approved else "refused"
 
         def decide(connection: Connection) -> PendingPlan:
-            found = _find_seen(connection, plan_id, digest)
+            stored = _find_seen(connection, plan_id, digest)
             values = {"state": state, "by": sql_text(by), "reason": sql_text(reason)}
-            kept = found.steps if approved else ""
+            kept = stored.steps if approved else ""
             values |= {"plan": "", "edit": "", "steps": sql_text(kept)}
-            return _change_waiting(connection, found, values, state=state, by=by)
+            return _change_waiting(connection, stored, values, state=state, by=by)
 
         return await self._database.run_write(decide)
 
     async def edit(self, plan_id: str, digest: str, steps: str, *, by: str) -> PendingPlan:
-        """Propose other steps for a waiting plan; its run accepts the edit, or records why not.
+        """Propose other steps, as JSON, for a waiting plan, and record that in the audit trail.
+
+        The proposal replaces an earlier one. The run of the plan accepts it, or records in `reason`
+        why not.
 
         Raises:
-            ApprovalError: the plan no longer waits, or is not the plan that was shown.
+            ApprovalError: there is no such plan, it no longer waits, or it is not the plan that was
+                shown.
         """
 
         def put(connection: Connection) -> PendingPlan:
-            found = _find_seen(connection, plan_id, digest)
+            stored = _find_seen(connection, plan_id, digest)
             values = {"edit": sql_text(steps), "by": sql_text(by), "reason": ""}
-            return _change_waiting(connection, found, values, state="edited", by=by)
+            return _change_waiting(connection, stored, values, state="edited", by=by)
 
         return await self._database.run_write(put)
 
     async def take_edit(self, edited: PendingPlan, plan: PendingPlan) -> bool:
-        """Replace a plan by its edited version; return False if plan or edit has changed."""
+        """Replace the waiting plan `edited` by `plan`, in which its edit was accepted or dropped.
+
+        Return False, replacing nothing, if the plan no longer waits, or plan or edit has changed.
+        """
         values = sql_values(asdict(plan))
         del values["id"]
         same = (APPROVALS.c.digest == edited.digest, APPROVALS.c.edit == sql_text(edited.edit))
@@ -166,13 +179,15 @@ class ApprovalTable:
         return await self._database.execute(update(APPROVALS).where(*chosen).values(values)) == 1
 
     async def close(self, plan_id: str, state: str) -> PendingPlan | None:
-        """Close a plan that still waits as `expired` or `withdrawn`; return the stored plan."""
+        """Close a plan that still waits as `expired` or `withdrawn`; return the stored plan.
+
+        None: there is no such plan.
+        """
 
         def end(connection: Connection) -> PendingPlan | None:
             chosen = (APPROVALS.c.id == plan_id, APPROVALS.c.state == WAITING)
-            connection.execute(
-                update(APPROVALS).where(*chosen).values(state=state, plan="", edit="", steps="")
-            )
+            erased = dict.fromkeys(("plan", "edit", "steps", "by"), "")
+            connection.execute(update(APPROVALS).where(*chosen).values(state=state, **erased))
             return _find_plan(connection, plan_id)
 
         return await self._database.run_write(end)
@@ -192,16 +207,16 @@ def _find_plan(connection: Connection, plan_id: str) -> PendingPlan | None:
 
 def _find_seen(connection: Connection, plan_id: str, digest: str) -> PendingPlan:
     """Return the plan; raise ApprovalError if there is none or it has another digest."""
-    found = _find_plan(connection, plan_id)
-    if found is None:
+    stored = _find_plan(connection, plan_id)
+    if stored is None:
         raise ApprovalError(f"no plan {plan_id} waits for approval")
-    if found.digest != digest:
+    if stored.digest != digest:
         raise ApprovalError("the plan has changed since it was shown: look at it again")
-    return found
+    return stored
 
 
 def _change_waiting(
-    connection: Connection, found: PendingPlan, values: dict[str, Any], *, state: str, by: str
+    connection: Connection, stored: PendingPlan, values: dict[str, Any], *, state: str, by: str
 ) -> PendingPlan:
     """Change a plan that still waits and record that in the audit trail.
 
@@ -209,21 +224,22 @@ def _change_waiting(
         ApprovalError: the plan no longer waits.
     """
     open_ = (APPROVALS.c.state == WAITING, APPROVALS.c.expires > time())
-    chosen = (APPROVALS.c.id == found.id, APPROVALS.c.digest == found.digest, *open_)
+    chosen = (APPROVALS.c.id == stored.id, APPROVALS.c.digest == stored.digest, *open_)
     done = connection.execute(update(APPROVALS).where(*chosen).values(values))
     if done.rowcount != 1:
-        now = found.state if found.state != WAITING else "expired"
-        raise ApprovalError(f"the plan {found.id} is {now} already")
-    details = {"rule": found.rule, "digest": found.digest, "usd": found.usd}
+        stored = _find_seen(connection, stored.id, stored.digest)  # others may have changed it
+        now = stored.state if stored.state != WAITING else "expired"
+        raise ApprovalError(f"the plan {stored.id} is {now} already")
+    details = {"rule": stored.rule, "digest": stored.digest, "usd": stored.usd}
     entry = AuditEntry(
         actor=by,
         action=f"approval.{state}",
-        subject=found.run_id,
-        tenant=found.tenant,
+        subject=stored.run_id,
+        tenant=stored.tenant,
         details=details,
     )
     append_entry(connection, entry)
-    changed = _find_plan(connection, found.id)
+    changed = _find_plan(connection, stored.id)
     assert changed is not None  # noqa: S101 - it was updated
     return changed
 

@@ -1,4 +1,4 @@
-"""The audit trail: a hash chain of records of administrators' actions.
+"""The audit trail: a hash chain of records of actions, such as a new key or a deleted run.
 
 A record's hash covers the hash of the record before it, so nothing in between can be changed,
 removed or inserted without changing all later hashes. Records contain no text of questions or
@@ -28,7 +28,7 @@ GENESIS = "0" * 64
 CUT = "audit.cut"
 """The action of a record that says which older records were purged."""
 PAGE_ROWS = 1000
-"""Records that are read in one query."""
+"""Records that `AuditTrail.read` reads in one query."""
 MAX_DETAILS = 2000
 """Maximum characters of a record's details; longer details are replaced by their digest."""
 
@@ -38,7 +38,8 @@ class AuditEntry:
     """An action to be recorded."""
 
     actor: str
-    """`admin`, `key:ID`, `user:ID`, `cli:NAME`, `server`, `local`, or an address."""
+    """`admin`, `key:ID`, `user:ID`, `cli:NAME`, `cli`, `server`, `system`, `local`, `webhook`, or
+    an address."""
     action: str
     """A name such as `key.created`."""
     subject: str = ""
@@ -91,15 +92,16 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditVerdict:
-    """The result of verifying the trail."""
+    """The result of verifying the trail, which ends at the first fault."""
 
     records: int
+    """Number of records that were read."""
     head: AuditRecord | None
-    """The newest record; None: there is none."""
+    """The last record that was read, the newest if the chain is intact; None: there is none."""
     broken_at: int | None = None
     """The sequence number at which the chain breaks; None: it is intact."""
     reason: str = ""
-    """Why the chain breaks, as a clause."""
+    """Why the chain breaks, as a clause; empty: it is intact."""
 
 
 def append_entry(connection: Connection, entry: AuditEntry, at: float | None = None) -> AuditRecord:
@@ -157,7 +159,7 @@ class AuditTrail:
         self._database = database
 
     async def append(self, entry: AuditEntry, *, at: float | None = None) -> AuditRecord:
-        """Append an entry in its own transaction, for an action outside this database.
+        """Append an entry in its own transaction, before an action that is not part of it.
 
         Raises:
             StoreError: the database fails; the action must then not be carried out.
@@ -198,7 +200,7 @@ class AuditTrail:
             after = rows[-1]["seq"]
 
     async def verify(self, known: tuple[int, str] | None = None) -> AuditVerdict:
-        """Check that every record is unchanged and that no record is missing between two others.
+        """Check that every record is unchanged and none is missing, except those purged by `cut`.
 
         Args:
             known: the sequence number and hash of a record that were noted elsewhere; None: a
@@ -224,9 +226,13 @@ class AuditTrail:
         return await unvouched_seconds(self._database, AUDIT.c.at, started)
 
     async def cut(self, days: float, *, now: float | None = None) -> int:
-        """Purge the records before the first one of the last `days` days; return their number.
+        """Purge the records before the first one of the last `days` days, or all if there is none.
 
-        A record of the purge keeps the last removed hash, so that the rest can be verified.
+        A record of the purge keeps the last removed hash, so that the rest can be verified. If only
+        such a record is old, nothing is purged.
+
+        Returns:
+            The number of purged records.
 
         Args:
             days: how long records are kept.
@@ -244,8 +250,8 @@ class AuditTrail:
             last = connection.execute(old).mappings().first()
             if last is None:
                 return 0
-            gone = connection.execute(select(func.count()).where(AUDIT.c.seq <= last["seq"]))
-            count = gone.scalar_one()
+            old_rows = select(func.count()).where(AUDIT.c.seq <= last["seq"])
+            count = connection.execute(old_rows).scalar_one()
             if count == 1 and last["action"] == CUT:
                 return 0  # else each purge would leave a record for the next one
             mark = {"through": last["seq"], "hash": last["hash"], "records": count}
@@ -270,7 +276,7 @@ class _ChainChecker:
         self._fault: tuple[int, str] | None = None
 
     def find_fault(self, record: AuditRecord) -> bool:
-        """Return True if the record does not fit the records before it."""
+        """Return True if the record was changed or does not fit the record before it."""
         self._records += 1
         last = self._last
         self._first = self._first or record
@@ -310,7 +316,7 @@ class _ChainChecker:
 
 
 def cef_line(record: AuditRecord, version: str) -> str:
-    """Return the record as a line of the Common Event Format."""
+    """Return the record as a line of the Common Event Format; `version` is that of Batuta."""
     header = ("Batuta", "batuta", version, record.action, record.action)
     severity = 6 if record.action.endswith((".failed", ".deleted", ".cut")) else 3
     fields = {

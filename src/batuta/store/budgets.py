@@ -35,6 +35,7 @@ from batuta.store.database import Database, DatabaseFailedError
 from batuta.store.leases import IDLE_SECONDS, Leases
 from batuta.store.ledger import (
     JOBS_OWNER,
+    LEASE_PREFIX,
     Bucket,
     BudgetFullError,
     BudgetStatus,
@@ -77,7 +78,8 @@ class _Batch(Generic[_T, _R]):
 class Batcher(Generic[_T, _R]):
     """Processes items in batches, one batch after another.
 
-    One of the tasks that wait for a batch runs it; the others are woken once, when it is done.
+    One of the tasks that wait for a batch runs it. If that task is cancelled before the batch has
+    begun, another of them runs it.
     """
 
     def __init__(
@@ -88,8 +90,10 @@ class Batcher(Generic[_T, _R]):
         """Set up the batcher.
 
         Args:
-            work: processes a batch and returns the result of each item; never raises.
-            undo: called with a result if the task that waited for it was cancelled.
+            work: processes a batch and returns the results in the order of the items; it must not
+                raise.
+            undo: called with a result if the task that waited for it was cancelled; None: such a
+                result is dropped.
         """
         self._work = work
         self._undo = undo
@@ -161,7 +165,7 @@ _MAX_TRIES = 8
 """Maximum attempts with a smaller amount if a budget lacks the full amount; the last attempt takes
 the minimum."""
 _BATCH = 500
-"""Maximum number of reservations that a transaction ends."""
+"""Maximum number of reservations that a call of `Budgets.reap` ends."""
 _PAUSE = IDLE_SECONDS / 2
 """Seconds between checks of the leases."""
 _FAILURE_PAUSE = 5.0
@@ -218,21 +222,22 @@ class Budgets:
         least: int | None = None,
         at: float | None = None,
     ) -> Reservation | BudgetStatus:
-        """Reserve `nano` billionths of a dollar in every bucket, or in none.
+        """Reserve the same amount in every bucket, or nothing in any.
 
         Args:
             run_id: the run.
-            nano: billionths of a dollar.
+            nano: the amount in billionths of a dollar; if a bucket has less left, the amount is
+                what it has left, but at least `least`.
             buckets: the budgets to reserve in.
             tenant: recorded in the ledger if the run is lost.
             key: recorded in the ledger if the run is lost.
             model: recorded in the ledger if the run is lost.
             for_job: whether the run belongs to a background job, which outlives this process.
-            least: the smallest acceptable amount; None: `nano`.
+            least: the smallest acceptable amount in billionths; None: `nano`.
             at: the time of booking, in seconds since the epoch; None: now.
 
         Returns:
-            The reservation, or the status of a bucket that has too little money.
+            The reservation, or the status of a bucket that has less than `least` left.
         """
         booked = time() if at is None else at
 
@@ -267,7 +272,7 @@ class Budgets:
             The enlarged reservation, or the status of a bucket that has less than `least` left.
 
         Raises:
-            StoreError: the database fails, or the reservation has ended with its lease.
+            StoreError: the database fails, or another process has ended the reservation.
         """
 
         async def take(amount: int) -> _ReserveResult:
@@ -328,7 +333,7 @@ class Budgets:
 
         Args:
             run_id: the run; its process may have died.
-            caps: the current caps of each account.
+            caps: the current caps of each account; an account that is left out has no cap.
 
         Returns:
             The reservation and the time of booking, in seconds since the epoch.
@@ -349,7 +354,7 @@ class Budgets:
         return [JobReservation(row["id"], RunId(row["run_id"]), row["tenant"]) for row in rows]
 
     async def renew_job_reservations(self, ids: Iterable[str], now: float) -> None:
-        """Extend the reservations of waiting and running jobs, as an approval may take a week.
+        """Extend reservations of jobs that wait or run, as an approval may take a week.
 
         Args:
             ids: the reservations; one with more than half of its time left is skipped.
@@ -362,7 +367,10 @@ class Budgets:
             await self._database.execute(later)
 
     async def end_job_reservations(self, ids: Iterable[str]) -> int:
-        """End reservations of jobs that no longer exist; return how many runs were lost."""
+        """End reservations of jobs that no longer run, as spent; return how many runs were lost.
+
+        A run that is already in the ledger is not lost: its reservation is only released.
+        """
         return await self._end_lost(RESERVATIONS.c.id.in_(tuple(ids)), "job")
 
     async def is_settled(self, run_id: RunId) -> bool:
@@ -411,7 +419,7 @@ class Budgets:
             self._ended.set()
 
     async def _rest(self, seconds: float) -> None:
-        """Sleep at most that long; shorter while leases are active, which must be returned soon."""
+        """Sleep at most that long; shorter while leases may have money to give back."""
         if self._leases.is_active:
             with anyio.move_on_after(min(seconds, _FAILURE_PAUSE if self._failing else _PAUSE)):
                 await self._closing.wait()
@@ -423,7 +431,7 @@ class Budgets:
             await self._leases.began.wait()
 
     async def close(self) -> None:
-        """End `work`; reservations stay until other processes end them."""
+        """End `work`; what is neither settled nor released stays reserved until it is abandoned."""
         self._closing.set()
         self._leases.began.set()
         await self._ended.wait()
@@ -480,35 +488,41 @@ class Budgets:
         async with self._reaping:
             rows = await self._database.run_read(lambda connection: connection.execute(query).all())
             seen, dead = dict[str, tuple[float, float]](), list[tuple[str, float]]()
-            for name, owner, reserved in rows:
+            for name, owner, expires in rows:
                 before = self._seen.get(name)
                 seen[name] = (
-                    before if before is not None and before[0] == reserved else (reserved, now)
+                    before if before is not None and before[0] == expires else (expires, now)
                 )
                 is_silent = now - seen[name][1] >= LEASE_SECONDS
-                if reserved < today if owner == JOBS_OWNER else is_silent:
-                    dead.append((name, reserved))
+                if expires < today if owner == JOBS_OWNER else is_silent:
+                    dead.append((name, expires))
             self._seen = seen
             del dead[_BATCH:]  # the others in the next call
             unchanged = tuple_(RESERVATIONS.c.id, RESERVATIONS.c.expires).in_(dead)
             return await self._end_lost(unchanged, "process") if dead else 0
 
-    async def _end_lost(self, dead: Any, what: str) -> int:
-        """End reservations; log the lost runs, each with `what`; return the number of lines."""
+    async def _end_lost(self, condition: Any, what: str) -> int:
+        """End the reservations that meet the condition; return the number of new ledger lines.
+
+        Args:
+            condition: the condition.
+            what: what has ended, `process` or `job`, for the log message about each line.
+        """
         lines = await self._database.run_write(
-            lambda connection: end_reservations(connection, dead)
+            lambda connection: end_reservations(connection, condition)
         )
         for line in lines:
             _LOG.warning(
-                "run %s was lost with its %s; its cost is unknown and counts as %s",
+                "%s %s was lost with its %s; its cost is unknown and counts as %s",
+                "the lease" if line["run_id"].startswith(LEASE_PREFIX) else "run",
                 line["run_id"],
                 what,
                 format_usd(line["assumed_usd"]),
             )
         return len(lines)
 
-    async def _has_reservation(self, chosen: Any) -> bool:
-        query = select(RESERVATIONS.c.id).where(chosen).limit(1)
+    async def _has_reservation(self, condition: Any) -> bool:
+        query = select(RESERVATIONS.c.id).where(condition).limit(1)
         return await self._database.run_read(
             lambda connection: connection.execute(query).first() is not None
         )

@@ -1,8 +1,8 @@
 """Encodes a `Run` as JSON bytes and decodes it.
 
-Laws: `decode_run(encode_run(run)) == run` for every run whose numbers are finite and whose
-strings are valid Unicode. For other runs `encode_run` writes the nearest run that JSON can
-represent:
+Law: `decode_run(encode_run(run)) == run` for every run whose numbers are finite, whose strings are
+valid Unicode, and whose tools have JSON values as parameters. For other runs `encode_run` writes
+the nearest run that JSON can represent:
 
 - a lone surrogate becomes U+FFFD, a surrogate pair becomes its character;
 - NaN and the infinities become null;
@@ -67,7 +67,11 @@ def decode_run(body: bytes, version: int = FORMAT) -> Run:
 
 
 async def read_run(body: bytes, version: int = FORMAT) -> Run:
-    """Decode a run; in a process's first call the decoder is built in a thread."""
+    """Decode a run; the first call of a process builds the decoder in a thread.
+
+    Raises:
+        StoreError: as `decode_run` does.
+    """
     if not _run_adapter.cache_info().currsize:
         await run_sync(_run_adapter)
     return decode_run(body, version)

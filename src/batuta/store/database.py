@@ -175,7 +175,7 @@ def truncate_log(engine: Engine) -> None:
 
 _T = TypeVar("_T")
 DatabaseWork = Callable[[Connection], _T]
-"""A blocking function that uses a connection, without an event loop."""
+"""A function that uses a connection and awaits nothing."""
 
 _DRIVER_ERRORS = (SQLAlchemyError, OSError)
 """Errors of a database that cannot be used; asyncpg raises OSError if a connection is refused."""
@@ -278,13 +278,13 @@ class Database:
             return await self._run_async(engine.connect, work)
 
     async def probe(self, work: DatabaseWork[_T]) -> _T:
-        """Run `work`, which must only read, in a connection that could also write now.
+        """Run `work`, which must only read; on SQLite also check that writing is possible now.
 
         An SQLite file is opened again for this, since open connections have parts of it in memory.
-        A cancelled call does not wait for the disk.
+        A cancelled call does not wait for the disk. On PostgreSQL this is `run_read`.
 
         Raises:
-            DatabaseFailedError: the database fails, or another program blocks writing.
+            DatabaseFailedError: the database fails, or another program blocks an SQLite file.
         """
         if not is_sqlite(self.url):
             return await self.run_read(work)
@@ -301,7 +301,7 @@ class Database:
         return await self.run_read(find)
 
     async def checkpoint(self) -> None:
-        """Truncate SQLite's WAL, in which deleted data can still be read."""
+        """Truncate SQLite's WAL, in which deleted data can still be read; ignored on PostgreSQL."""
         engine = self._engine
         if not isinstance(engine, Engine):
             return
@@ -539,7 +539,9 @@ def _create_file(url: URL, synchronous: str) -> None:
             set_pragmas(connection, None, synchronous=synchronous)
             use_wal(connection)
     except OSError as error:
-        raise StoreError(f"{path} cannot be opened or made: {error.strerror or error}") from error
+        raise StoreError(
+            f"{path} cannot be opened or created: {error.strerror or error}"
+        ) from error
     except sqlite3.Error as error:
         raise explain_error(error, url) from error
 

@@ -1,7 +1,7 @@
-"""Tombstones: names of deleted runs, responses and tenants, which must not be written again.
+"""Tombstones: names of runs, responses and tenants that `Forgetting` has erased.
 
-A run that is still in progress when it is deleted ends later, perhaps in another process; its
-writer looks for the tombstone first.
+A run that is still in progress when it is erased ends later, perhaps in another process; its
+writer looks for the tombstone first. The tombstone of a tenant concerns only what began before it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from batuta.store.ledger import pad_ids
 from batuta.store.models import FORGOTTEN
 
 TOMBSTONE_SECONDS = 7 * 86_400.0
-"""Seconds for which a tombstone is kept: longer than any run takes."""
+"""Seconds for which a tombstone is kept: as long as a plan may wait for approval."""
 TENANT = "tenant:"
 """Prefix of a tenant's name among the tombstones."""
 _PAGE = 500
@@ -34,19 +34,19 @@ def forgotten_among(
         owned: for each item to write, its tenant and the time it began, in seconds since the epoch;
             deleted if the tenant was deleted at that time or later.
     """
-    ids, tenants = set(named), set(owned)
-    wanted = [*ids, *{TENANT + tenant for tenant, _ in tenants}]
-    found: dict[str, float] = {}
-    for page in in_pages(wanted):
-        chosen = FORGOTTEN.c.name.in_(pad_ids(tuple(page)))
-        query = select(FORGOTTEN.c.name, FORGOTTEN.c.at).where(chosen)
-        found |= {row[0]: row[1] for row in connection.execute(query)}
-    late = {item for item in tenants if found.get(TENANT + item[0], float("-inf")) >= item[1]}
-    return {*(ids & found.keys()), *late}
+    ids, owners = set(named), set(owned)
+    names = [*ids, *{TENANT + tenant for tenant, _ in owners}]
+    deleted: dict[str, float] = {}
+    for page in in_pages(names):
+        of_page = FORGOTTEN.c.name.in_(pad_ids(tuple(page)))
+        query = select(FORGOTTEN.c.name, FORGOTTEN.c.at).where(of_page)
+        deleted |= {row[0]: row[1] for row in connection.execute(query)}
+    late = {owner for owner in owners if deleted.get(TENANT + owner[0], float("-inf")) >= owner[1]}
+    return {*(ids & deleted.keys()), *late}
 
 
 def remember_deleted(connection: Connection, names: Sequence[str]) -> None:
-    """Write tombstones of these names, in the caller's transaction."""
+    """Write tombstones of these names, and delete old ones, in the caller's transaction."""
     now = time()
     connection.execute(delete(FORGOTTEN).where(FORGOTTEN.c.at < now - TOMBSTONE_SECONDS))
     new = insert_statement(connection.dialect.name, FORGOTTEN)

@@ -1,4 +1,4 @@
-"""Detects workers with a quality or speed that has drifted from the measured interval.
+"""Detects workers with a quality or speed that has drifted from the measured or usual interval.
 
 All replicas share the evidence. A call's seconds are counted in the transaction that writes its
 run, a score in the transaction that judges the run, each once. Rows are locked while they change.
@@ -42,11 +42,12 @@ FIRST_SCORES = 50
 FIRST_SECONDS = 100
 """Calls from which a worker's usual duration is learned."""
 _RANK = 5
-"""The interval of durations goes from the fifth fastest to the fifth slowest of these calls."""
+"""The interval of durations goes from the fifth fastest to the fifth slowest of the first calls."""
 SECONDS_SHARE = 0.15
-"""Share of calls that may lie beyond either end. The true share beyond the fifth of 100 calls is
-distributed as Beta(5, 96), which is above 0.15 in one case of 2,350."""
-_SMALLEST_SHARE = 0.001
+"""Share of calls that may lie beyond either end of the interval. The true share beyond the fifth of
+100 calls is distributed as Beta(5, 96), which is above 0.15 in one case of 2,350."""
+_SMALLEST_CLAIM = 0.001
+"""A claim of a smaller mean counts as this one, since a bet divides by it."""
 _RECENT_WEIGHT = 1 / 32
 
 
@@ -56,7 +57,7 @@ class DriftKind(StrEnum):
     RIGHT = "right"
     """Scores in [0, 1] of answers that the worker gave alone."""
     SECONDS = "seconds"
-    """Seconds of calls of the worker."""
+    """Seconds of the worker's calls that succeeded at the first attempt."""
 
 
 class DriftSide(StrEnum):
@@ -89,7 +90,7 @@ class DriftState:
     count: int = 0
     """Number of values that were compared with the interval."""
     recent: float | None = None
-    """Exponential moving average of the values, over about thirty values."""
+    """Exponential moving average over about thirty values; None: there was no value."""
     below: tuple[float, ...] = (0.0,) * len(STAKES)
     """Evidence that the worker is below its interval, by stake."""
     above: tuple[float, ...] = (0.0,) * len(STAKES)
@@ -161,9 +162,9 @@ def place_bet(evidence: Sequence[float], value: float, most: float) -> tuple[flo
     Args:
         evidence: the evidence before `value`, by stake.
         value: the next value.
-        most: the mean that is claimed at most.
+        most: the claim is that the mean is at most this.
     """
-    claim = max(most, _SMALLEST_SHARE)
+    claim = max(most, _SMALLEST_CLAIM)
     return tuple(
         [
             min((old + 1) * (1 - stake + stake * value / claim), _MAX_EVIDENCE)
@@ -194,8 +195,8 @@ def _find_side(before: DriftState, below: float, above: float) -> DriftSide:
     """Return the side of the interval that the evidence indicates."""
     if max(below, above) >= FALSE_ALARM_VALUES:
         return DriftSide.BELOW if below >= above else DriftSide.ABOVE
-    own = below if before.side is DriftSide.BELOW else above
-    return DriftSide.WITHIN if before.has_left and own < _CALM_EVIDENCE else before.side
+    evidence = below if before.side is DriftSide.BELOW else above
+    return DriftSide.WITHIN if before.has_left and evidence < _CALM_EVIDENCE else before.side
 
 
 def _mix_recent(recent: float | None, value: float) -> float:
@@ -239,7 +240,10 @@ def run_seconds(run: Run) -> list[DriftValue]:
 
 
 def run_score(run: Run, score: float) -> list[DriftValue]:
-    """Return the score as a value of the run's worker; empty unless the run has only one step."""
+    """Return the score as a value of the worker of the run's only step.
+
+    Empty: the run does not have exactly one step, or its worker is not in the pool.
+    """
     steps = run.steps
     if len(steps) != 1 or steps[0].worker not in run.header.pool:
         return []
@@ -277,12 +281,12 @@ class DriftTable:
         """Return the states of the pool's workers that have values, by worker id and measure."""
         wanted = {drift_key(worker, kind): worker.id for worker in pool for kind in DriftKind}
         chosen = WORKER_DRIFT.c.worker.in_({key.worker for key in wanted})
-        found: dict[str, dict[DriftKind, DriftState]] = defaultdict(dict)
+        states: dict[str, dict[DriftKind, DriftState]] = defaultdict(dict)
         for row in await self._database.fetch_rows(select(WORKER_DRIFT).where(chosen)):
             key = DriftKey(*(row[name] for name in DriftKey._fields))
             if key in wanted:
-                found[wanted[key]][DriftKind(key.kind)] = _parse_state(row["state"])
-        return dict(found)
+                states[wanted[key]][DriftKind(key.kind)] = _parse_state(row["state"])
+        return dict(states)
 
 
 def _lock_state(connection: Connection, key: DriftKey) -> DriftState:

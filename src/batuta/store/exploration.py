@@ -1,8 +1,9 @@
 """Scores of the arms of a system that explores, and the budget of exploration.
 
-The maximum cost of a run is taken from the daily budget before the run begins, by a statement that
-checks the cap; the unused part is given back when the run has ended. Money that a dead process had
-taken stays taken, so the cap holds across replicas and crashes.
+The expected maximum cost of a run that explores is taken from the daily budget before the run
+begins, by a statement that checks the cap. Money that a dead process had taken stays taken, so the
+cap holds across replicas and crashes, but for one case: when a run has ended, the unused part is
+given back, or, if it cost more than expected, the excess is taken even beyond the cap.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from batuta.store.ledger import Bucket, add_totals, budgeted_nano, ledger_lines
 from batuta.store.models import EXPLORED_ARMS, SPENDING
 
 MEMORY = 500.0
-"""Judgements of an arm that count fully; with more judgements, older ones decay."""
+"""Number of judgements of an arm that count fully; with more judgements, older ones decay."""
 
 
 def count_arm(connection: Connection, choice: Exploration, score: float) -> None:
@@ -50,7 +51,7 @@ class ExplorationTable:
         self._database = database
 
     async def read(self, system: str) -> dict[tuple[str, str], tuple[float, float]]:
-        """Return (sum of scores, number of judgements) by (cell, arm)."""
+        """Return (sum of scores, number of judgements), both decayed (`MEMORY`), by (cell, arm)."""
         query = select(EXPLORED_ARMS).where(EXPLORED_ARMS.c.system == sql_text(system))
         rows = await self._database.fetch_rows(query)
         return {(row["cell"], row["arm"]): (row["score"], row["judged"]) for row in rows}

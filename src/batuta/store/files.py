@@ -47,9 +47,9 @@ class FileText:
     id: str
     name: str
     text: str | None
-    """None: no text could be extracted."""
+    """None: there is none; `fault` may say why."""
     fault: str
-    """Why no text could be extracted; empty if there is text, or none is expected."""
+    """Why no text could be extracted; empty: there is text, or none is expected."""
 
 
 class FileQuotaError(Exception):
@@ -58,7 +58,7 @@ class FileQuotaError(Exception):
 
 @final
 class FileTable:
-    """Files by id; expired files, and files of other tenants, are not found."""
+    """Files by id; files of other tenants are not found, and only `delete` finds expired files."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -112,8 +112,8 @@ class FileTable:
 
     async def heads(self, ids: Sequence[str], tenant: str) -> dict[str, StoredFile]:
         """Return the metadata of the files that exist, by id."""
-        named = [sql_text(one) for one in ids]
-        query = select(*_HEAD).where(FILES.c.id.in_(named), *_is_live(tenant))
+        cleaned_ids = [sql_text(one) for one in ids]
+        query = select(*_HEAD).where(FILES.c.id.in_(cleaned_ids), *_is_live(tenant))
         return {row["id"]: StoredFile(**row) for row in await self._database.fetch_rows(query)}
 
     async def list(
@@ -124,7 +124,8 @@ class FileTable:
         Args:
             tenant: the tenant.
             purpose: only files of that purpose; empty: all.
-            after: the id of the last file of the previous page; empty: the first page.
+            after: the id of the last file of the previous page; empty: the first page. If that
+                file has been deleted, no files are returned.
             limit: maximum number of files.
         """
         query = select(*_HEAD).where(*_is_live(tenant))
@@ -144,10 +145,10 @@ class FileTable:
         return bytes(rows[0]["content"]) if rows else None
 
     async def texts(self, ids: Sequence[str], tenant: str) -> list[FileText]:
-        """Return the texts of the files that exist."""
-        named = [sql_text(one) for one in ids]
+        """Return the texts of the files that exist, in any order."""
+        cleaned_ids = [sql_text(one) for one in ids]
         columns = (FILES.c.id, FILES.c.name, FILES.c.text, FILES.c.fault)
-        query = select(*columns).where(FILES.c.id.in_(named), *_is_live(tenant))
+        query = select(*columns).where(FILES.c.id.in_(cleaned_ids), *_is_live(tenant))
         return [
             FileText(
                 id=row["id"],
@@ -159,11 +160,11 @@ class FileTable:
         ]
 
     async def vectors(self, ids: Sequence[str], tenant: str) -> dict[str, bytes]:
-        """Return the vectors of the files that have vectors, by id."""
-        named = [sql_text(one) for one in ids]
+        """Return the vectors of those of the files that have vectors, by id."""
+        cleaned_ids = [sql_text(one) for one in ids]
         has_some = FILES.c.vectors.is_not(None)
         columns = (FILES.c.id, FILES.c.vectors)
-        query = select(*columns).where(FILES.c.id.in_(named), has_some, *_is_live(tenant))
+        query = select(*columns).where(FILES.c.id.in_(cleaned_ids), has_some, *_is_live(tenant))
         return {row["id"]: bytes(row["vectors"]) for row in await self._database.fetch_rows(query)}
 
     async def names(self, tenant: str) -> dict[str, str]:
@@ -174,12 +175,12 @@ class FileTable:
     async def delete(self, file_id: str, tenant: str) -> bool:
         """Erase the file and its text; return whether it existed."""
         own = (FILES.c.id == sql_text(file_id), FILES.c.tenant == sql_text(tenant))
-        found = await self._database.execute(delete(FILES).where(*own))
+        deleted = await self._database.execute(delete(FILES).where(*own))
         await self._database.checkpoint()
-        return found > 0
+        return deleted > 0
 
     async def work(self) -> None:
-        """Erase expired files every hour, first immediately if the clock is trusted."""
+        """Erase expired files every hour until cancelled; see `sweep_hourly`."""
         complaint = "expired files could not be erased (retrying in an hour)"
         await sweep_hourly(self._database, FILES.c.created, self._erase_expired, complaint)
 

@@ -1,7 +1,9 @@
-"""Erases runs, responses and tenants from all tables, and prevents that they are written again.
+"""Erases runs, responses and tenants, and prevents that they are written again.
 
 A run that is in progress while it is deleted ends later, perhaps in another process. So a deletion
-leaves a tombstone (`deleted`), which writers check. The ledger stays, as it contains no text.
+leaves a tombstone (`deleted`), which writers check. The ledger, the totals of budgets and the audit
+trail stay, as they contain no text of questions or answers. Jobs and paused runs are erased by
+`Jobs` and `WaitingTable`.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ class Forgetting:
         return await self._database.run_read(find)
 
     async def forget_runs(self, ids: Sequence[str], tenant: str) -> list[str]:
-        """Erase the runs and their continuations, with cached answers and approvals.
+        """Erase the runs and their continuations, with stored responses, cached answers and plans.
 
         Args:
             ids: the runs; a run that is not stored yet will not be stored later.
@@ -66,36 +68,36 @@ class Forgetting:
         """
 
         def erase(connection: Connection) -> list[str]:
-            named = [sql_text(one) for one in ids]
-            found = _related_row_ids(RUNS, named, tenant, up=False, connection=connection)
-            gone = sorted({*named, *found})
-            remember_deleted(connection, gone)
-            for page in in_pages(gone):
-                own = RUNS.c.tenant == sql_text(tenant)
-                delete_runs(connection, RUNS.c.id.in_(page), own)
+            cleaned_ids = [sql_text(one) for one in ids]
+            related = _related_row_ids(RUNS, cleaned_ids, tenant, up=False, connection=connection)
+            erased = sorted({*cleaned_ids, *related})
+            remember_deleted(connection, erased)
+            for page in in_pages(erased):
+                owned = RUNS.c.tenant == sql_text(tenant)
+                delete_runs(connection, RUNS.c.id.in_(page), owned)
                 repeated = IDEMPOTENT.c.run_id.in_(page)
-                own = IDEMPOTENT.c.tenant == sql_text(tenant)
-                connection.execute(delete(IDEMPOTENT).where(repeated, own))
+                owned = IDEMPOTENT.c.tenant == sql_text(tenant)
+                connection.execute(delete(IDEMPOTENT).where(repeated, owned))
                 connection.execute(delete(ANSWERS).where(ANSWERS.c.run_id.in_(page)))
                 connection.execute(delete(APPROVALS).where(APPROVALS.c.run_id.in_(page)))
-            return gone
+            return erased
 
         return await self._database.run_write(erase)
 
     async def forget_responses(self, ids: Sequence[str], tenant: str) -> None:
-        """Erase the responses and their events."""
+        """Erase the responses; events that a job stores are erased with the job."""
 
         def erase(connection: Connection) -> None:
-            named = [sql_text(one) for one in ids]
-            remember_deleted(connection, named)
-            for page in in_pages(named):
+            cleaned_ids = [sql_text(one) for one in ids]
+            remember_deleted(connection, cleaned_ids)
+            for page in in_pages(cleaned_ids):
                 own = RESPONSES.c.tenant == sql_text(tenant)
                 connection.execute(delete(RESPONSES).where(RESPONSES.c.id.in_(page), own))
 
         await self._database.run_write(erase)
 
     async def forget_tenant(self, tenant: str) -> bool:
-        """Erase the tenant, its keys and all its data; return whether anything existed.
+        """Erase the tenant, its keys, runs, responses, files and plans; return whether any existed.
 
         The ledger keeps its lines: the tenant's name, ids of keys, models and money.
         """
@@ -130,12 +132,12 @@ def _related_row_ids(
     """Return the ids of the rows that exist, with all ancestors (`up`) or descendants."""
     link = table.c.previous if table is RESPONSES else table.c.parent
     own = table.c.tenant == sql_text(tenant)
-    found: dict[str, None] = {}
+    related: dict[str, None] = {}
     for page in in_pages(ids):
         first = select(table.c.id, link.label("link")).where(table.c.id.in_(page), own)
         family = first.cte("family", recursive=True)
         joint = table.c.id == family.c.link if up else link == family.c.id
         more = select(table.c.id, link.label("link")).join(family, and_(joint, own))
         family = family.union(more)
-        found |= dict.fromkeys(row[0] for row in connection.execute(select(family.c.id)))
-    return list(found)
+        related |= dict.fromkeys(row[0] for row in connection.execute(select(family.c.id)))
+    return list(related)

@@ -17,6 +17,7 @@ from batuta.store.models import FORGOTTEN, IDEMPOTENT
 RUN_HEADER = "x-batuta-run-id"
 """The response header with the run's id."""
 KEEP_SECONDS = 24 * 3600.0
+"""Seconds for which an answer is kept."""
 CLAIM_SECONDS = 5 * 60.0
 """Seconds after which a claim that was not renewed expires."""
 
@@ -86,7 +87,7 @@ class IdempotencyStore:
         return EarlierRequest(row["digest"], answer, row["owner"])
 
     async def renew(self, owner: str) -> None:
-        """Extend the claim of a request that is still being answered."""
+        """Extend the claim `owner` of a request that is still being answered."""
         await self._database.execute(
             update(IDEMPOTENT)
             .where(IDEMPOTENT.c.owner == owner, IDEMPOTENT.c.status.is_(None))
@@ -94,7 +95,10 @@ class IdempotencyStore:
         )
 
     async def keep(self, owner: str, answer: StoredAnswer) -> None:
-        """Store the answer of the claim's request; if its run was deleted, release the claim."""
+        """Store the answer to the request that has the claim `owner`.
+
+        Store nothing if the claim has expired. Release the claim if the run was erased meanwhile.
+        """
         values = {
             "status": answer.status,
             "headers": orjson.dumps(answer.headers),
@@ -110,5 +114,5 @@ class IdempotencyStore:
         )
 
     async def forget(self, owner: str) -> None:
-        """Release the claim without an answer."""
+        """Release the claim `owner` without an answer."""
         await self._database.execute(delete(IDEMPOTENT).where(IDEMPOTENT.c.owner == owner))

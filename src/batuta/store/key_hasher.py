@@ -1,4 +1,4 @@
-"""Generates, parses and hashes API keys, of which only keyed hashes are stored."""
+"""Generates, parses and hashes API keys, whose texts are stored only as keyed hashes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ class KeyHasher:
             ConfigError: the secret is too short.
         """
         if len(secret) < _MIN_SECRET_BYTES:
-            raise ConfigError(f"the server's secret must have at least {_MIN_SECRET_BYTES} bytes")
+            raise ConfigError(
+                f"the server's secret ({SECRET_VARIABLE} or {SECRET_FILE}) must have at least "
+                f"{_MIN_SECRET_BYTES} bytes"
+            )
         # Copied for each hash: hmac.digest would release the GIL in every call, and the event loop
         # would wait until another thread releases the GIL.
         self._keyed = hmac.new(secret, digestmod=hashlib.sha256)
@@ -73,9 +76,9 @@ class KeyHasher:
         return self._hash(f"{purpose}\0{text}".encode()).hexdigest()
 
     def _hash(self, message: bytes) -> hmac.HMAC:
-        own = self._keyed.copy()
-        own.update(message)
-        return own
+        keyed = self._keyed.copy()
+        keyed.update(message)
+        return keyed
 
 
 def parse_key_id(text: str) -> str | None:
@@ -85,14 +88,15 @@ def parse_key_id(text: str) -> str | None:
 
 
 def digests_equal(one: bytes, other: bytes | None) -> bool:
-    """Compare two hashes in constant time."""
+    """Compare two hashes in constant time; None equals no hash."""
     return other is not None and hmac.compare_digest(one, other)
 
 
 def open_key_hasher(folder: Path, environ: Mapping[str, str] = os.environ) -> KeyHasher:
-    """Return the hasher with the secret of BATUTA_SECRET, or of a file in the data folder.
+    """Return the hasher with the server's secret. Blocks.
 
-    The file is created on first use, readable by its owner only. Blocks.
+    The secret is the value of BATUTA_SECRET, else the content of the file that BATUTA_SECRET_FILE
+    names, else that of a file in `folder`, which is created on first use for its owner only.
 
     Raises:
         ConfigError: the secret is too short, or the file cannot be read or written, is damaged, or

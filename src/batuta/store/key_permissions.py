@@ -22,10 +22,13 @@ _SHOWN_NAMES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyPermissions:
-    """The permissions of a key; None and empty mean no limit."""
+    """The permissions of a key; None and empty mean no limit.
+
+    The constructor raises ValueError for a number out of range, an unknown tool, or wrong tags.
+    """
 
     models: tuple[str, ...] = ()
-    """Served models; `worker/*` matches all names with that prefix."""
+    """Served models; an entry such as `worker/*` matches all names that begin like it."""
     max_cost: Decimal | None = None
     """Dollars per request."""
     rpm: int | None = None
@@ -49,7 +52,7 @@ class KeyPermissions:
     tags: tuple[str, ...] = ()
     """Tags that all questions of the key get, for plan rules."""
     tools: tuple[str, ...] = ()
-    """Server tools that the key's requests may use, by name; `none`: no tools."""
+    """Server tools that the key's requests may use, by name; `none` alone: no tools."""
     min_confidence: float | None = None
     """Answers with a lower probability of being correct count as unsure."""
 
@@ -59,7 +62,7 @@ class KeyPermissions:
 
     def _check_names(self) -> None:
         if len(self.tags) > MAX_TAGS:
-            raise ValueError(f"tags has {len(self.tags)} entries; it may have {MAX_TAGS}")
+            raise ValueError(f"tags has {len(self.tags)} entries; it may have at most {MAX_TAGS}")
         for tag in self.tags:
             if read_tag(tag) != tag:
                 raise ValueError(f"tags must be in small letters: {tag!r}")
@@ -75,7 +78,7 @@ class KeyPermissions:
         for name in ("rpm", "tpm", "concurrency", "session_max_turns"):
             number: int | None = getattr(self, name)
             if number is not None and not 1 <= number <= _MAX_INTEGER:
-                raise ValueError(f"{name} must be at least 1: {number}")
+                raise ValueError(f"{name} must be from 1 to {_MAX_INTEGER}: {number}")
         least = self.min_confidence
         if least is not None and not 0 <= least <= 1:
             raise ValueError(f"min_confidence must be from 0 to 1: {least}")
@@ -122,7 +125,7 @@ class KnownNames:
             before: the previous permissions; names in these are not checked again. None: none.
 
         Raises:
-            ValueError: a name does not exist; the message suggests a similar one.
+            ValueError: a name does not exist; the message suggests a similar name or lists names.
         """
         old = before or KeyPermissions()
         for entry in permissions.models:
@@ -147,17 +150,21 @@ def _describe_unknown(kind: str, entry: str, known: tuple[str, ...]) -> str:
         return f"{message}: you may mean {near!r}"
     folders = {f"{name.partition('/')[0]}/*" for name in known if "/" in name}
     names = [*(name for name in known if "/" not in name), *sorted(folders)]
-    return f"{message}: there are {', '.join(names[:_SHOWN_NAMES])}" if names else message
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return f"{message}: there are {', '.join(names[:_SHOWN_NAMES])}{more}" if names else message
 
 
-def permissions_json(policy: KeyPermissions) -> dict[str, Any]:
+def permissions_json(permissions: KeyPermissions) -> dict[str, Any]:
     """Return the permissions as JSON values, with money as strings.
 
     Fields of later versions are left out if empty, so that replicas of older versions can read
     the rest.
     """
-    values = {field.name: _json_value(getattr(policy, field.name)) for field in fields(policy)}
-    return {name: one for name, one in values.items() if one or name not in _LATER}
+    names = (field.name for field in fields(permissions))
+    values = {name: _json_value(getattr(permissions, name)) for name in names}
+    return {
+        name: one for name, one in values.items() if one not in (None, []) or name not in _LATER
+    }
 
 
 def read_permissions(values: Mapping[str, Any]) -> KeyPermissions:

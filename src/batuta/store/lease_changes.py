@@ -38,11 +38,11 @@ class Lease:
     nano: int
     """Billionths of a dollar that the lease holds; its row may hold more, never less."""
     since: float
-    """When `Leases.tidy` last checked the lease, by the monotonic clock."""
+    """When `Leases.tidy` last checked the lease, or it was taken, by the monotonic clock."""
     unused: int
     """The minimum of `free` after `since`."""
     filled: float
-    """When the lease was last enlarged, by the monotonic clock."""
+    """When the lease was taken or last enlarged, by the monotonic clock."""
     size: int
     """The value of `free` at the time `filled`."""
     given: int = 0
@@ -99,9 +99,9 @@ class LeaseChanges:
     def write(self, connection: Connection) -> None:
         """Update the rows; every transaction does so before the totals, to avoid deadlocks."""
         for lease_id, nano in sorted(self.taken.items()):
-            found = connection.execute(_CHANGE, {"its_id": lease_id, "more": -nano}).first()
-            if found is not None:
-                self.left[lease_id] = found[0]
+            left = connection.execute(_CHANGE, {"its_id": lease_id, "more": -nano}).first()
+            if left is not None:
+                self.left[lease_id] = left[0]
 
     def settle(
         self, connection: Connection, costs: Sequence[tuple[LeasedRun, int]]
@@ -170,7 +170,7 @@ class TopUp:
         """The ids of the leases that may be created."""
         return tuple(self._fresh.values())
 
-    def run(
+    def write(
         self, connection: Connection, sums: Mapping[Bucket, int], rows: list[dict[str, object]]
     ) -> None:
         """Write the reservations, then the leases, in the caller's transaction.

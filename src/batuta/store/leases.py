@@ -33,7 +33,7 @@ from batuta.store.models import RESERVATIONS
 IDLE_SECONDS = 1.0
 """Seconds after which unused money is given back; requests further apart get no lease."""
 _BATCH = 500
-"""Maximum rows that one transaction changes."""
+"""Maximum rows that a transaction inserts for runs, gives back or deletes."""
 _TRUSTED_PART = 2 / 3
 """Share of a lease's time to expiry for which a process may use the lease after a renewal."""
 
@@ -82,14 +82,14 @@ class Leases:
         return bool(self._leases or self._runs or self._doubtful)
 
     def take(self, request: ReserveRequest) -> bool:
-        """Reserve from memory; return False unless each budget has a lease with enough money."""
-        found = self._usable(request.reservation.buckets, request.reservation.nano)
-        if found is None:
+        """Reserve from memory; return False unless each budget has a trusted lease with enough."""
+        leases = self._usable(request.reservation.buckets, request.reservation.nano)
+        if leases is None:
             return False
         run = LeasedRun(
-            request=request, nano=request.reservation.nano, leases=found, since=self._clock()
+            request=request, nano=request.reservation.nano, leases=leases, since=self._clock()
         )
-        for lease in found:
+        for lease in leases:
             lease.runs += 1
         self._hold(run, run.nano)
         self._runs[request.reservation.id] = run
@@ -110,15 +110,15 @@ class Leases:
     def _usable(self, buckets: Iterable[Bucket], nano: int) -> tuple[Lease, ...] | None:
         """Return the leases of the buckets; None unless each has enough money and is trusted."""
         now, wall = self._clock(), self._wall()
-        found = list[Lease]()
+        leases = list[Lease]()
         for bucket in buckets:
             lease = self._leases.get(bucket)
             if lease is None or lease.free < nano:
                 return None
             if lease.trusted[0] < now or lease.trusted[1] < wall:
                 return None
-            found.append(lease)
-        return tuple(found)
+            leases.append(lease)
+        return tuple(leases)
 
     def _hold(self, run: LeasedRun, nano: int) -> None:
         for lease in run.leases:
@@ -148,7 +148,11 @@ class Leases:
         )
 
     def find_busy(self, requests: Iterable[ReserveRequest]) -> tuple[ReserveRequest, ...]:
-        """Return one request for each set of budgets that gets requests in quick succession."""
+        """Return the largest request for each set of budgets that needs leases.
+
+        These are the sets that get requests in quick succession or have leases already; jobs get
+        none.
+        """
         now, busy = self._clock(), dict[BucketGroup, ReserveRequest]()
         for request in requests:
             group = request.reservation.buckets
@@ -189,7 +193,7 @@ class Leases:
             top_up = TopUp(busy, known, self.owner, now=now, expires=expires)
             with self._doubting(top_up.new_ids):
                 await self._database.run_write(
-                    lambda connection: top_up.run(connection, sums, rows)
+                    lambda connection: top_up.write(connection, sums, rows)
                 )
             for bucket, lease in known.items():
                 if lease.id not in top_up.alive:
@@ -235,7 +239,7 @@ class Leases:
             if run is None:  # a concurrent call of the same run has moved it
                 return False
             if run.may_have_moved:
-                raise StoreError("the run's reservation is not known: the database failed")
+                raise StoreError("the run's reservation is unknown, since the database failed")
             changes = LeaseChanges()
             changes.take(run, run.nano)
             row = self.row_of(run.request, run.nano)
@@ -243,7 +247,7 @@ class Leases:
             def work(connection: Connection) -> None:
                 changes.write(connection)
                 if len(changes.left) < len(changes.taken):
-                    raise StoreError("the run's reservation has ended with its lease")
+                    raise StoreError("the run's reservation has ended: it was not renewed in time")
                 connection.execute(delete(RESERVATIONS).where(RESERVATIONS.c.id == reservation_id))
                 connection.execute(insert(RESERVATIONS), [row])
                 grow_reservation(connection, run.request.reservation, more)
@@ -263,7 +267,7 @@ class Leases:
         return request.row(self.owner, nano, self._wall() + self._seconds)
 
     def note_changes(self, runs: Iterable[LeasedRun], changes: LeaseChanges) -> None:
-        """Update memory after a transaction settled these runs; `lock` must be held."""
+        """Update memory after a transaction settled or moved these runs; `lock` must be held."""
         for run in runs:
             self._drop(run)
             for lease in run.leases:
@@ -304,7 +308,7 @@ class Leases:
             self.note_changes([run], changes)
 
     async def tidy(self, is_over: Callable[[ReserveRequest], bool]) -> None:
-        """Give back unused money, and write rows for runs that take longer.
+        """Give back unused money, delete doubtful rows, and write rows for runs that take long.
 
         Args:
             is_over: whether a run has ended and only waits to be written.
@@ -358,9 +362,9 @@ class Leases:
 
     async def _give_back(self, parts: Mapping[Lease, int]) -> None:
         async with self.lock:
-            left = {lease for lease, nano in parts.items() if lease.runs or nano < lease.nano}
-            unused = [lease for lease in parts if lease not in left]
-            free = {lease: min(nano, lease.free) for lease, nano in parts.items() if lease in left}
+            kept = {lease for lease, nano in parts.items() if lease.runs or nano < lease.nano}
+            unused = [lease for lease in parts if lease not in kept]
+            free = {lease: min(nano, lease.free) for lease, nano in parts.items() if lease in kept}
             used = [lease for lease, nano in free.items() if nano > 0]
             if not (unused or used):
                 return
@@ -390,27 +394,27 @@ class Leases:
             StoreError: the database fails; the next renewal reads what the leases hold.
         """
         periods = {bucket.account_period for bucket in buckets}
-        found = [
+        with_money = [
             lease
             for lease in self._leases.values()
             if lease.free > 0 and lease.bucket.account_period in periods
         ]
-        if found:
-            await self.give_back(found)
-        return bool(found)
+        if with_money:
+            await self.give_back(with_money)
+        return bool(with_money)
 
     async def renew(self, expires: float) -> None:
-        """Renew all reservations of this process, so that no other process ends one."""
+        """Set when all reservations of this process expire, in seconds since the epoch."""
         mine = update(RESERVATIONS).where(RESERVATIONS.c.owner == self.owner)
         later = mine.values(expires=expires).returning(RESERVATIONS.c.id, RESERVATIONS.c.nano)
         async with self.lock:
             trusted = self._trusted_from_now()
-            found = await self._database.run_write(
+            held = await self._database.run_write(
                 lambda connection: {row[0]: row[1] for row in connection.execute(later)}
             )
             for lease in list(self._leases.values()):
-                if lease.id in found:
-                    lease.nano, lease.trusted = found[lease.id], trusted
+                if lease.id in held:
+                    lease.nano, lease.trusted = held[lease.id], trusted
                 else:
                     self._end(lease)
 

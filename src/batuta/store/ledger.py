@@ -52,14 +52,14 @@ CUT_KIND = "cut"
 """The amount reserved for cancelled calls, beyond their estimated cost."""
 
 AccountPeriod = tuple[str, str]
-"""An account and a period: `tenant:NAME` or `key:ID`, and a day or month in UTC."""
+"""An account, such as `tenant:NAME` or `key:ID`, and a day or month in UTC."""
 
 
 class Bucket(NamedTuple):
     """A budget: the maximum spending of an account in a period."""
 
     account: str
-    """`tenant:<name>` or `key:<id>`."""
+    """`tenant:NAME`, `key:ID`, `explore:MODEL`, or `shadow` for comparisons of answers."""
     period: str
     """`2026-11-21` or `2026-11`, in UTC."""
     cap: int
@@ -76,7 +76,10 @@ PeriodCaps = tuple[int | None, int | None]
 
 
 def restored_bucket(account: str, period: str, caps: Mapping[str, PeriodCaps]) -> Bucket:
-    """Return the bucket of a stored reservation, with the current cap of its account, if any."""
+    """Return the bucket of a stored reservation, with the account's current cap.
+
+    An account that is not in `caps`, or has None there, has no limit.
+    """
     day, month = caps.get(account, (None, None))
     cap = month if period == utc_month(period) else day
     return Bucket(account, period, _MAX_INTEGER if cap is None else cap)
@@ -102,17 +105,20 @@ class RunCharge:
     at: float | None = None
     """Time of booking, in seconds since the epoch; None: the run's start."""
     reservation: Reservation | None = None
+    """The reservation that the run ends; None: the run has none."""
     counted: Decimal | None = None
     """Minimum dollars that budgets count for the run: a cancelled call whose cost the provider
-    never reported counts as the amount reserved for it."""
+    never reported counts as the amount reserved for it. None: no minimum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerLine:
-    """The cost of one worker, or of the conductor, in a run."""
+    """The cost of the conductor, a worker or a tool in a run, or the rest that budgets count."""
 
     kind: str
+    """`CONDUCTOR_KIND`, `WORKER_KIND`, `TOOL_KIND` or `CUT_KIND`."""
     name: str
+    """Of the conductor, worker or tool; empty for `CUT_KIND`."""
     usage: Usage
     cost: Cost
     assumed_usd: Decimal
@@ -270,7 +276,13 @@ class ReserveRequest:
     """Time of booking, in seconds since the epoch."""
 
     def row(self, owner: str, nano: int, expires: float) -> dict[str, Any]:
-        """Return the row that reserves `nano` for the process `owner`."""
+        """Return the row of the reservation; a job's belongs to no process.
+
+        Args:
+            owner: the id of the process that makes the reservation.
+            nano: billionths of a dollar that the row reserves.
+            expires: seconds since the epoch.
+        """
         return {
             "id": self.reservation.id,
             "run_id": self.run_id,
@@ -344,7 +356,7 @@ def grow_reservation(connection: Connection, held: Reservation, nano: int) -> No
     mine = RESERVATIONS.c.id == held.id
     more = update(RESERVATIONS).where(mine).values(nano=RESERVATIONS.c.nano + nano)
     if connection.execute(more).rowcount != 1:
-        raise StoreError("the run's reservation has ended with its lease")
+        raise StoreError("the run's reservation has ended: it was not renewed in time")
     for bucket in sorted(held.buckets, key=lambda bucket: bucket.account_period):
         reserve_in_bucket(connection, bucket, nano)
 
@@ -362,9 +374,9 @@ def reserve_in_bucket(connection: Connection, bucket: Bucket, nano: int) -> int:
             "its_nano": nano,
             "its_cap": bucket.cap,
         }
-        found = connection.execute(_reserve_statement(connection.dialect.name), values).first()
-        if found is not None:
-            return bucket.cap - found[0] - found[1]
+        totals = connection.execute(_reserve_statement(connection.dialect.name), values).first()
+        if totals is not None:
+            return bucket.cap - totals[0] - totals[1]
     raise BudgetFullError(read_budget_status(connection, bucket))
 
 
@@ -462,7 +474,7 @@ def _add_statement(dialect: str) -> Executable:
 
 
 def read_budget_status(connection: Connection, bucket: Bucket) -> BudgetStatus:
-    """Return the status of the bucket."""
+    """Return the status of a tenant's or key's bucket."""
     query = select(SPENDING.c.spent, SPENDING.c.reserved).where(
         SPENDING.c.account == bucket.account, SPENDING.c.period == bucket.period
     )

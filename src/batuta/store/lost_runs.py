@@ -1,8 +1,9 @@
-"""Runs of dead processes: the reservations count as spent, as the provider may bill the calls.
+"""Runs of dead processes and abandoned jobs: their reservations count as spent.
 
-Each lost run's row becomes a line of the ledger. Money in a lease of the dead process may have been
-given to runs, but no process knows to which, so this money counts as spent too. If a lost run ends
-after all, because its process only slept or its job was resumed, a second line reverses the first.
+The provider may bill the calls of such a run. Each lost run's row becomes a line of the ledger.
+Money in a lease of the dead process may have been given to runs, but no process knows to which, so
+this money counts as spent too. If a lost run ends after all, because its process only slept or its
+job was resumed, a second line reverses the first.
 
 Functions here work in the caller's transaction.
 """
@@ -31,19 +32,19 @@ from batuta.store.ledger import (
 from batuta.store.models import LEDGER, RESERVATIONS
 
 LOST_LINE_NUMBER = -1
-"""The line number of a lost run."""
+"""The line number of a lost run or lease."""
 FOUND_LINE_NUMBER = -2
 """The line number of the reversal of a lost run's line."""
 
 
-def end_reservations(connection: Connection, dead: Any) -> list[dict[str, Any]]:
-    """End the reservations that match `dead`, as spent, and record the runs as lost.
+def end_reservations(connection: Connection, condition: Any) -> list[dict[str, Any]]:
+    """End the reservations that meet the condition, as spent, and record the runs as lost.
 
     Returns:
         The new ledger lines. A run that is already in the ledger gets no line; its reservation is
         only released.
     """
-    query = delete(RESERVATIONS).where(dead).returning(RESERVATIONS)
+    query = delete(RESERVATIONS).where(condition).returning(RESERVATIONS)
     rows = [dict(row) for row in connection.execute(query).mappings()]
     leases = [row for row in rows if _is_lease(row)]
     runs = _drop_billed(connection, [row for row in rows if not _is_lease(row)])

@@ -102,7 +102,7 @@ RUNS = Table(
     Column("took_over_from", Text),
     Column("turn", Text),
     Column("reason", Text),
-    # Covering indexes: lists and totals read only these two, with any filter and order.
+    # Covering indexes, by which run_list.py reads many runs with any filter and order.
     Index("ix_runs_created_figures", "created", "id", *_FIGURES),
     Index("ix_runs_tenant_figures", "tenant", "created", "id", *_FIGURES),
     Index(None, "parent"),
@@ -164,7 +164,8 @@ KEYS = Table(
 LEDGER = Table(
     "ledger",
     METADATA,
-    # Append-only: the cost of each run, with a line for its conductor and one for each worker.
+    # Append-only: the cost of each run, with a line for its conductor, each worker and each tool.
+    # Further lines have what budgets count besides; see ledger.py and lost_runs.py.
     Column("run_id", Text, primary_key=True),
     Column("line", Integer, primary_key=True),
     Column("tenant", Text, nullable=False),
@@ -189,7 +190,7 @@ LEDGER = Table(
 SPENDING = Table(
     "spending",
     METADATA,
-    # Billionths of a dollar by account (a tenant or a key) and period (a day or a month).
+    # Billionths of a dollar by account and period (a day or a month); see `Bucket` in ledger.py.
     Column("account", Text, primary_key=True),
     Column("period", Text, primary_key=True),
     Column("spent", BigInteger, nullable=False),
@@ -199,7 +200,7 @@ SPENDING = Table(
 RESERVATIONS = Table(
     "reservations",
     METADATA,
-    # Money that unfinished runs may still spend; the row of a dead process expires.
+    # Money that unfinished runs may still spend; other processes end the rows of a dead process.
     Column("id", Text, primary_key=True),
     Column("run_id", Text, nullable=False),
     Column("tenant", Text, nullable=False),
@@ -251,7 +252,7 @@ ANSWERS = Table(
 FORGOTTEN = Table(
     "forgotten",
     METADATA,
-    # Tombstones: deleted runs, responses and tenants, which must not be written again.
+    # Tombstones of erased runs, responses and tenants; see deleted.py.
     Column("name", Text, primary_key=True),
     Column("at", Float(53), nullable=False),
 )
@@ -259,7 +260,7 @@ FORGOTTEN = Table(
 AUDIT = Table(
     "audit",
     METADATA,
-    # Actions of administrators; see audit.py. No text of questions or answers.
+    # Actions such as a new key; see audit.py. No text of questions or answers.
     Column("seq", BigInteger, primary_key=True, autoincrement=False),
     Column("at", Float(53), nullable=False),
     Column("actor", Text, nullable=False),
@@ -275,8 +276,8 @@ AUDIT = Table(
 APPROVALS = Table(
     "approvals",
     METADATA,
-    # Plans that wait for approval; see approvals.py. `plan` is cleared when it is decided, `steps`
-    # of an edited plan when its run has ended.
+    # Plans that wait for approval; see approvals.py. `plan` is cleared when the plan is decided or
+    # closed, `steps` of an edited plan when its run has ended.
     Column("id", Text, primary_key=True),
     Column("run_id", Text, nullable=False),
     Column("tenant", Text, nullable=False),
@@ -298,7 +299,7 @@ APPROVALS = Table(
 REFUSALS = Table(
     "refusals",
     METADATA,
-    # Number of requests refused by a key's rates or budgets; see refusals.py.
+    # Number of requests refused by the rates or budgets of a key or tenant; see refusals.py.
     Column("hour", Text, primary_key=True),
     Column("tenant", Text, primary_key=True),
     Column("key", Text, primary_key=True),
@@ -357,7 +358,7 @@ WORKER_DRIFT = Table(
 EXPLORED_ARMS = Table(
     "explored_arms",
     METADATA,
-    # Scores of the workflows among which a served system explores.
+    # Scores of the arms among which a served system explores: workflows, or single models.
     Column("system", Text, primary_key=True),
     Column("cell", Text, primary_key=True),
     Column("arm", Text, primary_key=True),

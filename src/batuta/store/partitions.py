@@ -64,7 +64,7 @@ def create_partitions(connection: Connection, times: Iterable[float]) -> None:
 
 
 def drop_old_days(connection: Connection, limit: float) -> int:
-    """Drop the oldest day of runs that ended before `limit`.
+    """Drop the runs of the oldest day, if that day ended before `limit`.
 
     Args:
         connection: a separate transaction.
@@ -111,8 +111,8 @@ def _missing_days(connection: Connection, days: set[int]) -> set[int]:
     """Return the days that need a partition but have none; earlier days are in `_early`."""
     if not days:
         return set()
-    found = _existing_names(connection, [_partition_name(RUNS.name, day) for day in days])
-    missing = {day for day in days if _partition_name(RUNS.name, day) not in found}
+    existing = _existing_names(connection, [_partition_name(RUNS.name, day) for day in days])
+    missing = {day for day in days if _partition_name(RUNS.name, day) not in existing}
     if not missing:
         return set()
     query = text("SELECT pg_get_expr(relpartbound, oid) FROM pg_class WHERE oid = to_regclass(:n)")
@@ -137,8 +137,8 @@ def _kept_days(connection: Connection) -> list[int]:
         " WHERE i.inhparent = to_regclass(:parent)"
     )
     names = (row[0] for row in connection.execute(query, {"parent": RUNS.name}))
-    found = [match for name in names if (match := _DAY_NAME.fullmatch(name))]
-    dates = (datetime(*(int(one) for one in match.groups()), tzinfo=UTC) for match in found)  # type: ignore[misc]
+    matches = [match for name in names if (match := _DAY_NAME.fullmatch(name))]
+    dates = (datetime(*(int(one) for one in match.groups()), tzinfo=UTC) for match in matches)  # type: ignore[misc]
     return sorted((date - _EPOCH).days for date in dates)
 
 

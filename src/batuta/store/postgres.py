@@ -68,6 +68,7 @@ def to_asyncpg_url(url: URL) -> URL:
 
     Raises:
         StoreError: the URL has an unknown option.
+        ImportError: asyncpg is not installed.
     """
     known = signature(_load_asyncpg().connect).parameters
     query = {"ssl" if name == "sslmode" else name: value for name, value in url.query.items()}
@@ -81,7 +82,7 @@ def to_asyncpg_url(url: URL) -> URL:
 
 
 def choose_timeouts(*, pooled: bool) -> dict[str, Any]:
-    """Return the options of an SQLAlchemy engine that set these timeouts.
+    """Return the options of an SQLAlchemy engine that set the timeouts of this module.
 
     An unpooled connection is used for a migration, which may wait long for the migration of another
     process, so only its connection attempt has a timeout.

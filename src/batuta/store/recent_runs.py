@@ -26,13 +26,14 @@ async def recent_runs(
 ) -> list[tuple[Run, float | None]]:
     """Return the latest runs with their content, newest first, each with its score, if any.
 
-    Runs above `LARGEST_BYTES` are left out, and fewer than `limit` are returned if decoding takes
-    long: it stops after `READ_SECONDS` of CPU time. Other tasks run between two runs.
+    Fewer than `limit` runs are returned if some of the latest are above `LARGEST_BYTES`, which are
+    left out, or if decoding takes long: it stops after `READ_SECONDS` of CPU time. Other tasks run
+    between two runs.
 
     Raises:
         StoreError: the database fails, or a run cannot be read.
     """
-    found: list[tuple[Run, float | None]] = []
+    runs: list[tuple[Run, float | None]] = []
     spent = 0.0
     async for row in _read_rows(database, limit, tenant):
         if row["body"] is None:
@@ -40,11 +41,11 @@ async def recent_runs(
         began = thread_time()
         run = await read_run(row["body"], row["format"])
         spent += thread_time() - began
-        found.append((run, row["score"]))
+        runs.append((run, row["score"]))
         if spent > READ_SECONDS:
             break
         await anyio.lowlevel.checkpoint()
-    return found
+    return runs
 
 
 async def _read_rows(database: Database, limit: int, tenant: str | None) -> AsyncIterator[Any]:

@@ -1,4 +1,4 @@
-"""Counts per hour of requests that were refused by a key's rates or budgets."""
+"""Counts per hour of requests that were refused by the rates or budgets of a key or tenant."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RefusalGroup:
     """The refused requests of one group."""
 
     group: tuple[str, ...]
-    """The group's values, in the order of the requested columns."""
+    """The values of the group, in the order of the requested names."""
     requests: int
 
 
@@ -45,8 +45,8 @@ class RefusalGroup:
 class RefusalLog:
     """Counts refused requests in memory, and writes the counts a few seconds later.
 
-    A refused request causes no write of its own. A killed process loses the counts that it has not
-    written. Counts are kept for `_KEPT_SECONDS`.
+    A refused request causes no write of its own. If writing fails, the counts are written with the
+    next ones. A process that ends before loses them. Counts are kept for 400 days.
     """
 
     def __init__(self, database: Database) -> None:
@@ -57,7 +57,14 @@ class RefusalLog:
         self._ended = anyio.Event()
 
     def note(self, tenant: str, key: str, code: str, at: float | None = None) -> None:
-        """Count a refused request at the time `at`, in seconds since the epoch; None: now."""
+        """Count a refused request.
+
+        Args:
+            tenant: the tenant that sent it.
+            key: the id of the key.
+            code: the error's code.
+            at: seconds since the epoch; None: now.
+        """
         hour = utc_hour(time() if at is None else at)
         self._counts[hour, sql_text(tenant), sql_text(key), code] += 1
         self._news.set()
@@ -99,7 +106,7 @@ class RefusalLog:
     async def report(
         self, by: Sequence[str] = ("code",), *, tenant: str | None = None, since: float = 0.0
     ) -> list[RefusalGroup]:
-        """Return the groups, ordered by their names.
+        """Write the counts, then return the groups, ordered by their values.
 
         Args:
             by: names to group by; see `REFUSAL_GROUPS`.
@@ -119,11 +126,11 @@ class RefusalLog:
         if tenant is not None:
             query = query.where(REFUSALS.c.tenant == sql_text(tenant))
         rows = await self._database.fetch_rows(query)
-        found = [
+        groups = [
             RefusalGroup(group=tuple(row[name] for name in by), requests=int(row["requests"]))
             for row in rows
         ]
-        return sorted(found, key=lambda each: each.group)
+        return sorted(groups, key=lambda each: each.group)
 
     async def _try_flush(self) -> None:
         try:

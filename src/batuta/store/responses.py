@@ -89,7 +89,10 @@ class ResponseTable:
     async def put(self, response: StoredResponse) -> None:
         """Write the response, replacing an earlier state; it can be read when this returns.
 
-        A response that has been deleted is not written again.
+        A response that `Forgetting` has erased, itself or with its tenant, is not written again.
+
+        Raises:
+            StoreError: the database fails, or rejects the response.
         """
         error = await self._rows.submit(sql_values(asdict(response)))
         if error is not None:
@@ -114,7 +117,7 @@ class ResponseTable:
     async def get_many(
         self, ids: Sequence[str], tenant: str, parts: Collection[str] = _CONTENT
     ) -> list[StoredResponse]:
-        """Return the responses that exist, with these parts."""
+        """Return the responses that exist, in any order, with these parts."""
         query = select(*_select_columns(parts)).where(*_rows_filter(ids, tenant))
         return [_response_from_row(row) for row in await self._database.fetch_rows(query)]
 
@@ -129,7 +132,10 @@ class ResponseTable:
         return await self._fetch_size(query)
 
     async def get_thread(self, response_id: str, tenant: str, most: int) -> list[StoredResponse]:
-        """Return the response and its predecessors, up to `most`, oldest first, without events."""
+        """Return the response and its predecessors, oldest first, without events.
+
+        At most `most` responses are returned, the newest ones; none if the response does not exist.
+        """
         thread = _select_thread(response_id, tenant, most)
         query = (
             select(*_select_columns(_CONTENT))
@@ -144,7 +150,7 @@ class ResponseTable:
         return int(row["size"] or 0)
 
     async def delete(self, response_id: str, tenant: str) -> bool:
-        """Delete the response; return whether it existed."""
+        """Delete the response; return whether it existed. A later `put` writes it again."""
         own = _row_filter(response_id, tenant)
         return await self._database.execute(delete(RESPONSES).where(*own)) > 0
 
@@ -160,10 +166,10 @@ class ResponseTable:
 
 
 def _put_rows(connection: Connection, rows: list[dict[str, Any]]) -> None:
-    gone = forgotten_among(
+    erased = forgotten_among(
         connection, [row["id"] for row in rows], [(row["tenant"], row["created"]) for row in rows]
     )
-    kept = [row for row in rows if gone.isdisjoint({row["id"], (row["tenant"], row["created"])})]
+    kept = [row for row in rows if erased.isdisjoint({row["id"], (row["tenant"], row["created"])})]
     if kept:
         connection.execute(_put_statement(connection.dialect.name), kept)
 
@@ -202,8 +208,8 @@ def _select_thread(response_id: str, tenant: str, most: int) -> CTE:
 
 
 def _rows_filter(ids: Sequence[str], tenant: str) -> tuple[ColumnElement[bool], ...]:
-    named = RESPONSES.c.id.in_([sql_text(one) for one in ids])
-    return named, RESPONSES.c.tenant == sql_text(tenant)
+    listed = RESPONSES.c.id.in_([sql_text(one) for one in ids])
+    return listed, RESPONSES.c.tenant == sql_text(tenant)
 
 
 def _row_filter(response_id: str, tenant: str) -> tuple[ColumnElement[bool], ...]:

@@ -49,15 +49,15 @@ class RetentionSweeper:
         self._batch = batch
 
     async def work(self) -> None:
-        """Sweep every hour, first immediately if the clock is trusted, until cancelled."""
+        """Sweep every hour until cancelled; see `sweep_hourly`."""
         complaint = "old runs could not be purged (retrying in an hour)"
         await sweep_hourly(self._database, RUNS.c.created, self.sweep, complaint)
 
     async def sweep(self) -> tuple[int, int]:
         """Purge old runs and responses; return the number of each.
 
-        A response is kept while its job is unfinished. In PostgreSQL a day of runs (UTC) is purged
-        as a whole, when its last second is too old.
+        A response that is queued or in progress is kept. In PostgreSQL a day of runs (UTC) is
+        purged as a whole, when its last second is too old.
 
         Raises:
             StoreError: the database fails.
@@ -69,32 +69,32 @@ class RetentionSweeper:
 
     async def _drop_days(self, limit: float) -> int:
         """Drop each day in a separate transaction, so that others wait for only one day."""
-        total = refused = 0
+        total = failures = 0
         while True:
             try:
-                found = await self._database.run_write(
+                dropped = await self._database.run_write(
                     lambda connection: drop_old_days(connection, limit)
                 )
             except DatabaseFailedError as error:
-                refused += 1
-                if refused >= _DROP_ATTEMPTS or not is_transient(error):
+                failures += 1
+                if failures >= _DROP_ATTEMPTS or not is_transient(error):
                     raise
                 await anyio.sleep(_DROP_PAUSE_SECONDS)
                 continue
-            if found < 0:
+            if dropped < 0:
                 return total
-            total += found
+            total += dropped
 
     async def _delete_in_batches(
-        self, some: Callable[[Connection, float, int], int], limit: float
+        self, delete_batch: Callable[[Connection, float, int], int], limit: float
     ) -> int:
         total = 0
         while True:
-            found = await self._database.run_write(
-                lambda connection: some(connection, limit, self._batch)
+            deleted = await self._database.run_write(
+                lambda connection: delete_batch(connection, limit, self._batch)
             )
-            total += found
-            if found < self._batch:
+            total += deleted
+            if deleted < self._batch:
                 return total
 
 
@@ -110,10 +110,10 @@ def _delete_old_runs(connection: Connection, limit: float, most: int) -> int:
 
 
 def _delete_old_responses(connection: Connection, limit: float, most: int) -> int:
-    name = (RESPONSES.c.id, RESPONSES.c.tenant)
+    key = (RESPONSES.c.id, RESPONSES.c.tenant)
     ended = RESPONSES.c.status.not_in(_UNFINISHED_STATES)
-    old = select(*name).where(RESPONSES.c.created < limit, ended).limit(most)
-    found = [tuple(row) for row in connection.execute(old)]
-    if found:
-        connection.execute(delete(RESPONSES).where(tuple_(*name).in_(found)))
-    return len(found)
+    old = select(*key).where(RESPONSES.c.created < limit, ended).limit(most)
+    keys = [tuple(row) for row in connection.execute(old)]
+    if keys:
+        connection.execute(delete(RESPONSES).where(tuple_(*key).in_(keys)))
+    return len(keys)

@@ -43,7 +43,7 @@ class ActingNote:
     """The worker that acted at a request of a session, and the reason."""
 
     acting: str | None = None
-    """The worker with the reply that reached the client; None: no reply did, or it is not known."""
+    """The worker whose reply reached the client; None: no reply did, or it is not known."""
     took_over_from: str | None = None
     """The worker that acted before; None: no worker did, or the same one."""
     turn: str | None = None
@@ -105,7 +105,7 @@ def _name_workers(run: Run) -> Iterable[str]:
 
 
 PREVIEW_CHARACTERS = 200
-"""Characters of question and answer that a summary shows."""
+"""Maximum characters of question and answer that a summary shows."""
 
 _MAX_INTEGER = 2**63 - 1
 
@@ -114,7 +114,7 @@ LOCAL_CHARGE = RunCharge()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """A run in a list: all of its fields but the content."""
+    """A run in a list: its numbers and names, with the beginnings of question and answer."""
 
     id: RunId
     tenant: str
@@ -147,7 +147,7 @@ class RunSummary:
     session: str | None = None
     """The id of the run's session; None: none."""
     labels: str | None = None
-    """The stored labels; see `encode_labels`."""
+    """The stored labels, at most `LABEL_BYTES`, each truncated; see `encode_labels`."""
     alone_usd: Decimal | None = None
     """Estimated dollars that the best single worker would have cost; None: not known."""
     shadow: str | None = None
@@ -159,7 +159,7 @@ class RunSummary:
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """The workers that were planned or called."""
+        """The workers that were planned or called, as far as `labels` has them."""
         return label_values(self.labels, WORKER)
 
     @property
@@ -169,7 +169,10 @@ class RunSummary:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The tags of the request: words, and pairs `name=value` of its metadata."""
+        """The tags of the question and the request, as far as `labels` has them.
+
+        They are words, and pairs `name=value` of the request's metadata.
+        """
         return label_values(self.labels, TAG)
 
     @property
@@ -185,7 +188,7 @@ class RunEntry:
     run: Run
     tenant: str
     content: bool
-    """False: only the numbers are kept."""
+    """False: texts, user, tags, turn and reason are not kept."""
     charge: RunCharge = LOCAL_CHARGE
     """The payer."""
     keep: bool = True
@@ -213,13 +216,13 @@ class PackedRun:
     nano: int = 0
     """Billionths of a dollar that budgets count for the run."""
     reservation: str | None = None
-    """The reservation that ends with the run."""
+    """The id of the reservation that ends with the run; None: none."""
     seconds: tuple[DriftValue, ...] = ()
     """Durations of the run's calls, if the run is kept."""
 
 
 def pack_run(entry: RunEntry) -> PackedRun:
-    """Return the entry as values that every database accepts; never raises.
+    """Return the entry as values that every database accepts.
 
     A run that cannot be encoded is kept without its content, so that its cost is not lost.
     """

@@ -36,47 +36,49 @@ def equal_filter(
         alone: only conditions for which one index has the runs in the order of time; the session
             is such a condition, several outcomes are not.
     """
-    found: list[ColumnElement[bool]] = []
+    conditions: list[ColumnElement[bool]] = []
     if wanted.session is not None and alone:
-        found.append(columns.session == sql_text(wanted.session))
+        conditions.append(columns.session == sql_text(wanted.session))
     if len(wanted.outcomes) == 1 or (wanted.outcomes and not alone):
-        found.append(columns.outcome.in_([outcome.value for outcome in wanted.outcomes]))
+        conditions.append(columns.outcome.in_([outcome.value for outcome in wanted.outcomes]))
     if wanted.model is not None:
-        found.append(columns.model == sql_text(wanted.model))
-    return found
+        conditions.append(columns.model == sql_text(wanted.model))
+    return conditions
 
 
 def range_filter(columns: Any, wanted: RunFilter) -> list[ColumnElement[bool]]:
     """Return the conditions on the tenant and the time."""
-    found: list[ColumnElement[bool]] = []
+    conditions: list[ColumnElement[bool]] = []
     if wanted.tenant is not None:
-        found.append(columns.tenant == sql_text(wanted.tenant))
+        conditions.append(columns.tenant == sql_text(wanted.tenant))
     if wanted.since is not None:
-        found.append(columns.created >= wanted.since)
+        conditions.append(columns.created >= wanted.since)
     if wanted.until is not None:
-        found.append(columns.created < wanted.until)
-    return found
+        conditions.append(columns.created < wanted.until)
+    return conditions
 
 
 def build_conditions(columns: Any, wanted: RunFilter, dialect: str) -> list[ColumnElement[bool]]:
     """Return all conditions but those of `range_filter`, which candidates already meet."""
-    found = equal_filter(columns, wanted)
+    conditions = equal_filter(columns, wanted)
     if wanted.session is not None:
-        found.append(columns.session == sql_text(wanted.session))
+        conditions.append(columns.session == sql_text(wanted.session))
     if wanted.search:
-        found.append(search_filter(sql_text(wanted.search), dialect, columns))
-    found += [contains_label(columns.labels, label, dialect) for label in wanted.labels]
+        conditions.append(search_filter(sql_text(wanted.search), dialect, columns))
+    conditions += [contains_label(columns.labels, label, dialect) for label in wanted.labels]
     if wanted.is_judged is not None:
-        found.append(columns.score.is_not(None) if wanted.is_judged else columns.score.is_(None))
+        conditions.append(
+            columns.score.is_not(None) if wanted.is_judged else columns.score.is_(None)
+        )
     for value, least, most in (
         (known_cost(columns, dialect), wanted.min_cost, wanted.max_cost),
         (columns.seconds, wanted.min_seconds, wanted.max_seconds),
         (_sum_tokens(columns), wanted.min_tokens, wanted.max_tokens),
         (columns.score, wanted.min_score, wanted.max_score),
     ):
-        found += [] if least is None else [value >= _adapt_number(least, dialect)]
-        found += [] if most is None else [value <= _adapt_number(most, dialect)]
-    return found
+        conditions += [] if least is None else [value >= _adapt_number(least, dialect)]
+        conditions += [] if most is None else [value <= _adapt_number(most, dialect)]
+    return conditions
 
 
 def _adapt_number(value: Decimal | float, dialect: str) -> Any:
@@ -117,13 +119,16 @@ _EPOCH = re.compile(r"\d{9,12}(\.\d{1,9})?")
 
 
 class RunSort(StrEnum):
-    """The columns by which a list can be sorted."""
+    """The values by which a list can be sorted."""
 
     CREATED = "created"
     COST = "cost"
+    """Calls of unknown price count as 0."""
     SECONDS = "seconds"
     TOKENS = "tokens"
+    """Input and output tokens together."""
     SCORE = "score"
+    """A run without a score counts as -1."""
 
 
 class RunFilterError(ValueError):
@@ -153,11 +158,15 @@ class RunFilter:
     until: float | None = None
     """Start time before this, in seconds since the epoch."""
     min_cost: Decimal | None = None
+    """Dollars; calls of unknown price count as 0."""
     max_cost: Decimal | None = None
+    """Dollars; calls of unknown price count as 0."""
     min_seconds: float | None = None
     max_seconds: float | None = None
     min_tokens: float | None = None
+    """Input and output tokens together."""
     max_tokens: float | None = None
+    """Input and output tokens together."""
     min_score: float | None = None
     max_score: float | None = None
     is_judged: bool | None = None
@@ -171,7 +180,7 @@ EVERY_RUN = RunFilter()
 
 
 def parse_run_filter(given: Iterable[tuple[str, str]], now: float | None = None) -> RunFilter:
-    """Read a filter from parameters and their values.
+    """Return the filter that these parameters and their values describe.
 
     Args:
         given: names of `RUN_PARAMETERS` with their values; only `tag` may be repeated.
@@ -254,7 +263,7 @@ def _read_number(name: str, text: str, _now: float) -> float:
     except ValueError:
         number = float("nan")
     if not (isfinite(number) and abs(number) <= _MOST_NUMBER):
-        raise RunFilterError(name, "it must be a number.")
+        raise RunFilterError(name, f"it must be a number of at most {_MOST_NUMBER:g}.")
     return number
 
 
@@ -264,7 +273,7 @@ def _read_dollars(name: str, text: str, _now: float) -> Decimal:
     except InvalidOperation:
         amount = Decimal("NaN")
     if not (amount.is_finite() and 0 <= amount <= Decimal(_MOST_NUMBER)):
-        raise RunFilterError(name, "it must be a number of dollars, such as 0.05.")
+        raise RunFilterError(name, "it must be a number of dollars from 0, such as 0.05.")
     return amount
 
 
@@ -278,8 +287,8 @@ def _read_until(name: str, text: str, now: float) -> float:
 
 def _read_moment(name: str, text: str, now: float) -> tuple[float, float]:
     """Return the start and the end of the moment or day that the text names."""
-    if found := _AGE.fullmatch(text):
-        moment = now - int(found[1]) * _AGE_SECONDS[found[2]]
+    if matched := _AGE.fullmatch(text):
+        moment = now - int(matched[1]) * _AGE_SECONDS[matched[2]]
         return moment, moment
     if _EPOCH.fullmatch(text):
         return float(text), float(text)

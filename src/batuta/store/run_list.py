@@ -180,10 +180,10 @@ def list_models(connection: Connection) -> list[str]:
     names: list[str] = []
     while len(names) < MOST_MODELS:
         further = RUNS.c.model > (names[-1] if names else "")
-        found = connection.execute(select(func.min(RUNS.c.model)).where(further)).scalar()
-        if found is None:
+        name = connection.execute(select(func.min(RUNS.c.model)).where(further)).scalar()
+        if name is None:
             break
-        names.append(found)
+        names.append(name)
     return names
 
 
@@ -268,10 +268,10 @@ def _find_candidates(
             return _Candidates(few.limit(bounds.few + 1).subquery("few"))
     within += _start_filter(connection, wanted)
     window = select(RUNS.c.created, RUNS.c.id).where(*within).order_by(*_time_order(wanted))
-    found = connection.execute(
+    ends = connection.execute(
         window.offset(bounds.newest(wanted, connection.dialect.name) - 1).limit(2)
     ).all()
-    last = (found[0][0], found[0][1]) if len(found) > 1 else None
+    last = (ends[0][0], ends[0][1]) if len(ends) > 1 else None
     if last is not None:
         within.append(_up_to(last, wanted))
     return _Candidates(RUNS, tuple(within), last)
@@ -324,27 +324,27 @@ def _shown_columns(wanted: RunFilter) -> Sequence[ColumnElement[Any]]:
 
 def _rare_conditions(connection: Connection, wanted: RunFilter) -> list[ColumnElement[bool]]:
     """Return the conditions that have an index, the presumably rarest condition first."""
-    found: list[ColumnElement[bool]] = []
+    conditions: list[ColumnElement[bool]] = []
     if wanted.session is not None:
-        found.append(RUNS.c.session == sql_text(wanted.session))
+        conditions.append(RUNS.c.session == sql_text(wanted.session))
     is_postgres = connection.dialect.name == "postgresql"
     if wanted.search and (is_postgres or is_id(wanted.search)):
-        found.append(words_filter(connection, sql_text(wanted.search)))
+        conditions.append(words_filter(connection, sql_text(wanted.search)))
     if is_postgres:
-        found += [label_index_filter(label) for label in wanted.labels]
-    return found + equal_filter(RUNS.c, wanted)
+        conditions += [label_index_filter(label) for label in wanted.labels]
+    return conditions + equal_filter(RUNS.c, wanted)
 
 
 def _are_few(connection: Connection, query: Select[Any], most: int) -> bool:
     """Return True if the query finds at most that many runs, within `PROBE_MS` in PostgreSQL."""
     keys = query.with_only_columns(RUNS.c.id).limit(most + 1).subquery()
-    count = select(func.count()).select_from(keys)
+    query_count = select(func.count()).select_from(keys)
     if connection.dialect.name != "postgresql":
-        return connection.execute(count).scalar_one() <= most
+        return connection.execute(query_count).scalar_one() <= most
     nested = connection.begin_nested()
     try:
         connection.execute(text(f"SET LOCAL statement_timeout = {PROBE_MS}"))
-        found = connection.execute(count).scalar_one()
+        count = connection.execute(query_count).scalar_one()
     except DBAPIError as error:
         nested.rollback()
         if "statement timeout" not in str(error.orig):
@@ -352,7 +352,7 @@ def _are_few(connection: Connection, query: Select[Any], most: int) -> bool:
         return False
     nested.commit()
     connection.execute(text("SET LOCAL statement_timeout = DEFAULT"))
-    return found <= most
+    return count <= most
 
 
 def _start_filter(connection: Connection, wanted: RunFilter) -> list[ColumnElement[bool]]:
@@ -416,7 +416,12 @@ def _format_position(wanted: RunFilter, row: RunSummary) -> str:
 
 
 def read_summaries(connection: Connection, keys: Sequence[tuple[Any, ...]]) -> list[RunSummary]:
-    """Return the summaries of the runs with these ids and start times, in this order."""
+    """Return the summaries of those of these runs that exist, in this order.
+
+    Args:
+        connection: a transaction.
+        keys: the id and the start time, in seconds since the epoch, of each run.
+    """
     if not keys:
         return []
     ids, times = zip(*keys, strict=True)  # the condition on time lets PostgreSQL skip partitions
@@ -424,8 +429,8 @@ def read_summaries(connection: Connection, keys: Sequence[tuple[Any, ...]]) -> l
         RUNS.c.id.in_(ids), RUNS.c.created >= min(times), RUNS.c.created <= max(times)
     )
     rows = connection.execute(query).mappings()
-    found = {row["id"]: summary_from_row({**row}) for row in rows}
-    return [found[key[0]] for key in keys if key[0] in found]
+    summaries = {row["id"]: summary_from_row({**row}) for row in rows}
+    return [summaries[key[0]] for key in keys if key[0] in summaries]
 
 
 def _sum_runs(connection: Connection, wanted: RunFilter, bounds: SearchBounds) -> RunTotals:
@@ -436,40 +441,40 @@ def _sum_runs(connection: Connection, wanted: RunFilter, bounds: SearchBounds) -
     )
     chosen = and_(true(), *build_conditions(candidates.rows.c, wanted, dialect))
     sums = select(*_sum_columns(candidates.rows.c, dialect)).where(chosen)
-    found = connection.execute(sums).one()
-    durations = read_percentiles(found.percentiles, dialect)
+    sums_row = connection.execute(sums).one()
+    durations = read_percentiles(sums_row.percentiles, dialect)
     return RunTotals(
-        runs=found.runs,
-        unanswered=int(found.unanswered or 0),
-        cost=Cost(read_dollars(found.usd, dialect), int(found.unpriced or 0)),
-        input_tokens=int(found.input or 0),
-        output_tokens=int(found.output or 0),
+        runs=sums_row.runs,
+        unanswered=int(sums_row.unanswered or 0),
+        cost=Cost(read_dollars(sums_row.usd, dialect), int(sums_row.unpriced or 0)),
+        input_tokens=int(sums_row.input or 0),
+        output_tokens=int(sums_row.output or 0),
         median_seconds=durations[0],
         p95_seconds=durations[1],
-        judged=found.judged,
-        mean_score=found.score,
+        judged=sums_row.judged,
+        mean_score=sums_row.score,
         searched_to=None if candidates.last is None else candidates.last[0],
     )
 
 
-def read_percentiles(found: Any, dialect: str) -> list[float] | list[None]:
-    """Return the median and the 95th percentile of the runs' durations in seconds.
+def read_percentiles(value: Any, dialect: str) -> list[float] | list[None]:
+    """Return the `PERCENTILES` of the runs' durations in seconds, each None if there is no run.
 
     Args:
-        found: the value of `percentile_column`: PostgreSQL's percentiles, or a JSON list of all
+        value: the value of `percentile_column`: PostgreSQL's percentiles, or a JSON list of all
             durations from SQLite.
         dialect: the dialect of the database.
     """
     if dialect != "sqlite":
-        return found or [None, None]
-    times = sorted(orjson.loads(found))
+        return value or [None, None]
+    times = sorted(orjson.loads(value))
     if not times:
         return [None, None]
     return [times[max(0, ceil(part * len(times)) - 1)] for part in PERCENTILES]
 
 
 def _sum_columns(rows: Any, dialect: str) -> list[ColumnElement[Any]]:
-    """Return the sums; dollars are summed exactly, in SQLite as integer billionths."""
+    """Return the sums; dollars are summed as decimals, in SQLite as rounded integer billionths."""
     cost = known_cost(rows, dialect)
     failed = or_(*(rows.outcome == outcome.value for outcome in UNANSWERED))
     return [

@@ -109,7 +109,7 @@ def is_id(words: str) -> bool:
 
 
 def search_filter(words: str, dialect: str, columns: Any = RUNS.c) -> ColumnElement[bool]:
-    """Return the condition for rows that contain the words or have that prefix of an id.
+    """Return the condition for rows that contain the words, one after another, or have that prefix.
 
     For a prefix that `is_id` recognises, only the id is compared.
     """
@@ -140,19 +140,19 @@ def _rare_filter(words: str, rare: list[str]) -> ColumnElement[bool]:
 
 
 def _rare_words(connection: Connection, words: str) -> list[str]:
-    """Return the words that are rare; empty if all are rare, none is, or there are too many."""
+    """Return the rare words; none if all are rare, or fewer than two or too many can be checked."""
     parts = sorted({word for word in words.split() if _HAS_TRIGRAM.search(word)})
     if not 1 < len(parts) <= _MOST_WORDS:
         return []
     stored = connection.execute(text(_STORED), {"name": RUNS.name}).scalar() or 0.0
     sampled = RUNS.tablesample(func.system(min(100.0, 100.0 * _SAMPLE / max(stored, 1.0))))
-    some = select(*(sampled.c[column.name] for column in SHOWN)).limit(2 * _SAMPLE).subquery()
+    sample = select(*(sampled.c[column.name] for column in SHOWN)).limit(2 * _SAMPLE).subquery()
     counts = (
-        func.count().filter(or_(*(_contains_words(column, part) for column in some.c)))
+        func.count().filter(or_(*(_contains_words(column, part) for column in sample.c)))
         for part in parts
     )
-    *found, total = connection.execute(select(*counts, func.count()).select_from(some)).one()
-    rare = [part for part, n in zip(parts, found, strict=True) if n <= _COMMON * total]
+    *matches, total = connection.execute(select(*counts, func.count()).select_from(sample)).one()
+    rare = [part for part, n in zip(parts, matches, strict=True) if n <= _COMMON * total]
     return rare if len(rare) < len(parts) else []
 
 

@@ -40,7 +40,7 @@ class Saving:
     """The runs of one session, or of all, compared with the best single worker."""
 
     session: str | None
-    """None: all sessions."""
+    """None: all runs, with or without a session."""
     tenant: str | None
     """None: all tenants."""
     latest: float
@@ -68,7 +68,7 @@ class Saving:
 
     @property
     def sentence(self) -> str:
-        """The saving as a sentence."""
+        """The saving as a phrase."""
         if not self.runs:
             return "nothing to compare yet"
         share = "" if self.share is None else f" ({format_percent(abs(self.share))})"
@@ -78,7 +78,7 @@ class Saving:
 
     @property
     def verdicts(self) -> str:
-        """The verdicts as a sentence; empty: no answer was compared."""
+        """The verdicts as a phrase; empty: no answer was compared."""
         if not sum(self.shadows.values()):
             return ""
         counts = ", ".join(f"{count} {verdict}" for verdict, count in self.shadows.items() if count)
@@ -95,12 +95,14 @@ async def list_savings(
 ) -> list[Saving]:
     """Return the savings of the most recently active sessions, the latest first.
 
+    Only the newest `SAVINGS_WINDOW` runs that meet the conditions are read.
+
     Args:
         database: the store's database.
         limit: maximum number of sessions.
-        tenant: only that tenant's.
-        session: only that session.
-        since: only runs that started then or later, in seconds since the epoch.
+        tenant: only that tenant's; None: of all.
+        session: only that session; None: all.
+        since: only runs that started then or later, in seconds since the epoch; None: all.
     """
 
     def read(connection: Connection) -> list[Saving]:
@@ -109,8 +111,8 @@ async def list_savings(
         sums = _sum_columns(rows.c, connection.dialect.name)
         query = select(*groups, *sums).where(rows.c.session.is_not(None)).group_by(*groups)
         query = query.order_by(func.max(rows.c.created).desc()).limit(limit)
-        found = connection.execute(query).mappings()
-        return [_read_saving(row, connection.dialect.name) for row in found]
+        groups = connection.execute(query).mappings()
+        return [_read_saving(row, connection.dialect.name) for row in groups]
 
     return await database.run_read(read)
 
@@ -118,13 +120,15 @@ async def list_savings(
 async def sum_savings(
     database: Database, *, tenant: str | None = None, since: float | None = None
 ) -> Saving:
-    """Return the savings of all runs together; see `list_savings`."""
+    """Return the savings of the newest `SAVINGS_WINDOW` runs together; see `list_savings`."""
 
     def read(connection: Connection) -> Saving:
         rows = _select_newest(tenant, None, since).subquery()
         sums = select(*_sum_columns(rows.c, connection.dialect.name))
-        found = connection.execute(sums).mappings().one()
-        return _read_saving({"session": None, "tenant": tenant, **found}, connection.dialect.name)
+        sums_row = connection.execute(sums).mappings().one()
+        return _read_saving(
+            {"session": None, "tenant": tenant, **sums_row}, connection.dialect.name
+        )
 
     return await database.run_read(read)
 
@@ -132,7 +136,10 @@ async def sum_savings(
 async def note_shadow(
     database: Database, run_id: str, verdict: ShadowVerdict, usd: Decimal
 ) -> None:
-    """Store the verdict on a run's comparison with the best single worker, and its cost."""
+    """Store the verdict on a run's comparison with the best single worker, and its cost.
+
+    A run that is not stored is ignored.
+    """
     values = {"shadow": verdict.value, "shadow_usd": usd}
     changed = update(RUNS).where(RUNS.c.id == sql_text(run_id)).values(values)
     await database.execute(changed)
@@ -166,7 +173,7 @@ def _select_newest(tenant: str | None, session: str | None, since: float | None)
 
 
 def _sum_columns(rows: Any, dialect: str) -> Sequence[ColumnElement[Any]]:
-    """Return the sums; dollars are summed exactly, in SQLite as integer billionths."""
+    """Return the sums; dollars are summed as decimals, in SQLite as rounded integer billionths."""
 
     def dollars(column: ColumnElement[Any]) -> ColumnElement[Any]:
         exact = func.round(cast(column, Float) * float(_NANO)) if dialect == "sqlite" else column

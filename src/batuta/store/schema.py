@@ -46,7 +46,7 @@ async def usable_revision(database: Database) -> str | None:
     None: the database has no schema.
 
     Raises:
-        StoreError: the database fails, is damaged, or cannot be written because it is locked.
+        StoreError: the database fails or is damaged, or another program has locked an SQLite file.
     """
     return await database.probe(_read_some)
 
@@ -74,7 +74,7 @@ def check_revision(revision: str | None, url: URL) -> None:
 
 
 def upgrade_database(target: str | Path | URL) -> None:
-    """Migrate the database to `HEAD_REVISION`, creating it if needed. Runs its own event loop.
+    """Migrate the database to `HEAD_REVISION`; create a missing SQLite file. Runs an event loop.
 
     Several processes may call this at the same time: one migrates and the others wait.
 

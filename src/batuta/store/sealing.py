@@ -49,7 +49,11 @@ class RunSealer:
         return self._hasher.sign("waiting-runs", f"tenant\0{tenant}")[:32]
 
     def seal(self, run: Run, tenant: str) -> bytes:
-        """Return the run, compressed and encrypted."""
+        """Return the run, compressed and encrypted.
+
+        Raises:
+            StoreError: the run cannot be encoded.
+        """
         nonce = token_bytes(_NONCE_BYTES)
         packed = zstandard.compress(encode_run(run), 3)
         return nonce + self._cipher.encrypt(nonce, packed, _build_label(tenant, run.id))
@@ -58,15 +62,18 @@ class RunSealer:
         """Return the run that was sealed for that tenant under that id.
 
         Raises:
-            StoreError: it was sealed for another tenant or id, with another secret, or by another
-                version.
+            StoreError: the body is damaged, was sealed for another tenant or id, with another
+                secret or by another version, or is over 256 MiB.
         """
         nonce, sealed = body[:_NONCE_BYTES], body[_NONCE_BYTES:]
         try:
             packed = cast("Any", self._cipher).decrypt(nonce, sealed, _build_label(tenant, run_id))
             text = zstandard.ZstdDecompressor().decompress(packed, max_output_size=_MOST_BYTES)
         except (self._invalid, ValueError, zstandard.ZstdError):
-            raise StoreError("a waiting run of another replica cannot be opened") from None
+            raise StoreError(
+                "a waiting run of another replica cannot be opened: give all replicas the same "
+                "BATUTA_SECRET and version of Batuta"
+            ) from None
         return await read_run(text)
 
 

@@ -30,13 +30,16 @@ class SessionRequest:
     """The worker that acted; the reason is set only if another worker took over."""
     input_tokens: int
     cached_tokens: int
+    """Tokens of `input_tokens` that were read from a cache."""
     cost: Cost
 
 
 async def read_session(
     database: Database, session: str, tenant: str | None = None
 ) -> list[SessionRequest]:
-    """Return the session's requests in order; empty: there is no such session.
+    """Return the first `MOST_REQUESTS` requests of the session, oldest first.
+
+    Empty: there is no such session.
 
     Args:
         database: the store's database.
@@ -58,7 +61,7 @@ async def read_session(
 
 
 async def read_requests(database: Database, requests: Sequence[SessionRequest]) -> list[RunSummary]:
-    """Return the summaries of the runs of these requests."""
+    """Return the summaries of the runs of these requests that still exist."""
     keys = [(request.id, request.created) for request in requests]
     return await database.run_read(lambda connection: read_summaries(connection, keys))
 

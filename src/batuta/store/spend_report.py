@@ -28,8 +28,9 @@ SPEND_GROUPS = {
 }
 """Columns by which spending can be grouped.
 
-`worker` is the name of the conductor or tool in lines of these kinds. The session of a deleted run
-is None.
+`worker` is the name of the conductor or tool in lines of these kinds, and empty in lines of lost
+runs and cancelled calls. `session` is None for a run without a session and for a run that is not
+stored any more.
 """
 
 
@@ -38,8 +39,9 @@ class SpendGroup:
     """The spending of one group."""
 
     group: tuple[str | None, ...]
-    """The group's values, in the order of the requested columns."""
+    """The values of the group, in the order of the requested names; None: no key or session."""
     runs: int
+    """Number of runs; a lease that was lost with its process counts as one."""
     calls: int
     input_tokens: int
     output_tokens: int
@@ -60,18 +62,18 @@ async def report_spending(
     until: str | None = None,
     only: Mapping[str, Collection[str]] | None = None,
 ) -> list[SpendGroup]:
-    """Return the groups, ordered by their names.
+    """Return the groups, ordered by their values.
 
     Args:
         database: the store's database.
         by: names to group by; see `SPEND_GROUPS`.
         tenant: only that tenant's spending; None: all.
         since: the first day, as `2026-11-21`; None: no limit.
-        until: the last day; None: no limit.
+        until: the last day, in the same form; None: no limit.
         only: allowed values by a name of `SPEND_GROUPS`; a name without values allows all.
 
     Raises:
-        ValueError: spending cannot be grouped by one of the names.
+        ValueError: a name of `by` or `only` is not in `SPEND_GROUPS`.
     """
     chosen = {name: values for name, values in (only or {}).items() if values}
     for name in (*by, *chosen):

@@ -65,8 +65,9 @@ async def unvouched_seconds(
 ) -> float:
     """Return the seconds to wait after a start before the clock is trusted for a purge.
 
-    It is 0 if the table is empty or a row was written shortly before the start: the clock is then
-    right, or has been wrong for so long that it cannot be detected.
+    It is 0 if no row was written before the start, or one at most `TRUSTED_GAP_SECONDS` before: the
+    clock is then right, or has been wrong for so long that it cannot be detected. Otherwise it is
+    `SETTING_SECONDS`.
 
     Args:
         database: the database.
@@ -86,7 +87,9 @@ async def sweep_hourly(
     sweep: Callable[[], Awaitable[object]],
     complaint: str,
 ) -> Never:
-    """Call `sweep` every hour, first immediately if the clock is trusted.
+    """Call `sweep` every hour until cancelled.
+
+    The first call follows immediately if the clock is trusted, otherwise after `SETTING_SECONDS`.
 
     Args:
         database: the database.

@@ -72,7 +72,7 @@ _T = TypeVar("_T")
 
 @final
 class _OpenTable(Generic[_T]):
-    """A descriptor for a table of the store's database; StoreError if the store is closed."""
+    """A descriptor for a table of the store's database; StoreError: the store is closed."""
 
     def __init__(self, table: Callable[[Database], _T]) -> None:
         self._table = table
@@ -87,21 +87,24 @@ class Store:
         async with Store("runs.db") as store:
             await store.append(run)
 
-    Laws: a run can be read as soon as `append` returns. After `flush` it survives the process.
-    Appending a run with an id that is stored changes nothing. With a `tenant` argument, runs of
-    other tenants are not found.
+    Laws: a run that is kept can be read as soon as `append` returns. After `flush` it survives the
+    process. Appending a run with an id that is stored changes nothing. For a week, a run that
+    `forgetting` has erased is not stored again. With a `tenant` argument, runs of other tenants are
+    not found.
+
+    While the store is closed, methods that read or write raise StoreError.
     """
 
     keys = _OpenTable(ApiKeyStore)
     """Tenants and their keys."""
     forgetting = _OpenTable(Forgetting)
-    """Complete erasure; call `flush` before."""
+    """Erasure of runs, responses and tenants; call `flush` before."""
     answers = _OpenTable(AnswerTable)
     """The index of the answer cache."""
     approvals = _OpenTable(ApprovalTable)
     """Plans that wait for a person's approval."""
     audit = _OpenTable(AuditTrail)
-    """The tamper-evident audit trail of administrators' actions."""
+    """The tamper-evident audit trail of actions, such as a new key or a deleted run."""
     drift = _OpenTable(DriftTable)
     """Evidence that workers have drifted from their measured quality or speed."""
     files = _OpenTable(FileTable)
@@ -109,7 +112,7 @@ class Store:
     waiting = _OpenTable(WaitingTable)
     """Runs paused on client tools, shared by all replicas."""
     exploration = _OpenTable(ExplorationTable)
-    """Scores and budget of systems that explore."""
+    """Scores of systems that explore, and the daily budgets of exploration and comparisons."""
 
     def __init__(self, target: str | Path, *, capacity: int = QUEUE_CAPACITY) -> None:
         """Set up the store; `async with` opens it.
@@ -122,7 +125,7 @@ class Store:
             StoreError: the target is not a supported database.
         """
         self.url = parse_url(target)
-        """The database, with its asynchronous driver."""
+        """The URL of the database, with its driver."""
         self._capacity = capacity
         self._database: Database | None = None
         self._writer: RunWriter | None = None
@@ -200,14 +203,14 @@ class Store:
         Args:
             run: the run; ignored if its id is already stored.
             tenant: the owner of the run.
-            content: False: store only its numbers, without its texts, user, tags and turn.
+            content: False: store it without its texts, user, tags, turn and reason.
             keep: False: write only its ledger lines.
             charge: the payer; None: the tenant, from no budget.
             session: the id of its session; None: the run has none.
             labels: the user and tags of its request.
             alone_usd: estimated dollars that the best single worker would have cost; None: not
                 known.
-            acted: who acted in its session.
+            acted: the worker that acted in its session, and why.
 
         Raises:
             StoreError: the store is closed, or the queue is full because the database fails.
@@ -259,10 +262,11 @@ class Store:
     async def get_encoded(self, run_id: str, tenant: str | None = None) -> bytes | None:
         """Return a run as the bytes of `encode_run`; None where `get` returns None.
 
-        The bytes are not decoded, which may take long.
+        The bytes are not decoded, as decoding may take long.
 
         Raises:
-            StoreError: the database fails, or another version has written the run.
+            StoreError: the database fails, another version has written the run, or a queued run
+                cannot be encoded.
         """
         entry = self._open_writer.find(RunId(run_id))
         if entry is not None and entry.keep and tenant in {None, entry.tenant}:
@@ -289,7 +293,7 @@ class Store:
         Args:
             limit: maximum number.
             before: the `cursor` of the last summary of the previous page; None: the first page.
-            tenant: only that tenant's.
+            tenant: only that tenant's; None: of all tenants.
 
         Raises:
             ValueError: `before` is not a cursor.
@@ -314,12 +318,12 @@ class Store:
         return await find_runs(self.database, wanted, limit, after)
 
     async def totals(self, wanted: RunFilter) -> RunTotals:
-        """Return the totals of the runs that a filter finds."""
+        """Return the totals of the runs that a filter finds; see `RunTotals.searched_to`."""
         await self._flush_if_possible()
         return await sum_runs(self.database, wanted)
 
     async def models(self) -> list[str]:
-        """Return the systems of all runs, at most `MOST_MODELS`."""
+        """Return the systems of all written runs, the first `MOST_MODELS` by name."""
         return await self.database.run_read(list_models)
 
     async def find_session(self, run_id: str, tenant: str) -> str | None:
@@ -333,7 +337,10 @@ class Store:
         return rows[0]["session"] if rows else None
 
     async def find_ids(self, prefix: str, limit: int = 2) -> list[str]:
-        """Return the ids with that prefix, newest first; the prefix may leave out `run_`."""
+        """Return at most `limit` ids with that prefix, newest first.
+
+        The prefix may leave out `run_`; an empty prefix finds none.
+        """
         await self._flush_if_possible()
         return await find_ids_by_prefix(self.database, prefix, limit)
 
@@ -351,8 +358,8 @@ class Store:
     ) -> bool:
         """Judge a run, replacing any earlier judgement; return whether the run exists.
 
-        If the run's content is kept, its first score also counts for its worker (`drift`), and for
-        the arm of a system that explores (`exploration`).
+        If the run's content is kept, its first score also counts for the worker of its only step
+        (`drift`), and for the arm of a system that explores (`exploration`).
 
         Args:
             run_id: the run.
@@ -373,7 +380,10 @@ class Store:
         )
 
     async def score_runs(self, judgements: Mapping[RunId, Judgement]) -> None:
-        """Judge many runs in one transaction, replacing any earlier judgements."""
+        """Judge many runs in one transaction, as `score` does; runs that do not exist are ignored.
+
+        The scores must be finite.
+        """
         await self._open_writer.flush()
 
         def write(connection: Connection) -> None:
@@ -384,13 +394,20 @@ class Store:
         await self.database.run_write(write)
 
     async def delete(self, run_id: str, tenant: str | None = None) -> bool:
-        """Delete a run with its content and numbers; its cost stays. Return whether it existed."""
+        """Delete a run with its content and numbers; return whether it existed.
+
+        Its ledger lines, its cached answer and the runs that continue it stay; `forgetting` erases
+        more.
+        """
         await self._open_writer.flush()
         own = run_filter(run_id, tenant)
         return await self.database.run_write(lambda connection: delete_runs(connection, *own)) > 0
 
     async def is_ready(self) -> bool:
-        """Return True if the database answers, has this version's schema, and accepts writes."""
+        """Return True if the database answers in time, has this version's schema, and can be used.
+
+        False: the last write failed, or another program blocks an SQLite file.
+        """
         if self._database is None or self.failure is not None:
             return False
         revision = None
@@ -417,7 +434,7 @@ class Store:
 
     @property
     def lost_count(self) -> int:
-        """Number of runs that the database rejected for their values; each was logged."""
+        """Number of runs that the database rejected, even without content; each was logged."""
         return 0 if self._writer is None else self._writer.lost_count
 
     @property
@@ -452,7 +469,7 @@ class Store:
 
     @property
     def refusals(self) -> RefusalLog:
-        """Counts of requests that were refused by rates or budgets."""
+        """Counts of requests that were refused by rates or budgets; starts the task that writes."""
         database = self.database
         if self._refusals is None:
             self._refusals = RefusalLog(database)

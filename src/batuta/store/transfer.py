@@ -1,9 +1,9 @@
 """Copies a store to another database, such as from SQLite to PostgreSQL, while it is in use.
 
-Every pass makes the target equal to the source: it writes missing and changed rows, and deletes
-runs and responses that the source has deleted. An interrupted pass can be repeated, since rows
-that are already equal are not written again. The last pass, with no server on the source, ends
-with equal counts and sums.
+Every pass writes the rows that are missing or changed in the target, and deletes the rows that the
+source no longer has. An interrupted pass can be repeated, since rows that are already equal are not
+written again. The last pass, with no server on the source, ends with equal counts and sums. The
+tables of background jobs are not copied.
 """
 
 from __future__ import annotations
@@ -34,14 +34,23 @@ from batuta.store.schema import upgrade_database
 BATCH = 1_000
 """Maximum rows of one transaction."""
 _COMPARED: Mapping[str, tuple[str, ...]] = {
-    RUNS.name: ("score", "score_comment", "question_preview", "answer_preview", "labels"),
+    RUNS.name: (
+        "score",
+        "score_comment",
+        "question_preview",
+        "answer_preview",
+        "labels",
+        "shadow",
+        "shadow_usd",
+    ),
     CONTENTS.name: (),
     LEDGER.name: (),
     RESPONSES.name: ("status",),
 }
 """Columns that are compared to detect a changed row; in other tables, all columns but the key."""
-_DELETABLE = (CONTENTS, RUNS, RESPONSES)
-"""Tables with rows that may be deleted, in the order of deletion."""
+_DELETABLE = tuple(table for table in reversed(METADATA.sorted_tables) if table is not LEDGER)
+"""Tables with rows that may be deleted, in the order of deletion: no row is deleted before the rows
+that refer to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +104,11 @@ async def transfer_store(
         forgotten = {
             table.name: await _delete_missing_rows(old, new, table) for table in _DELETABLE
         }
-        found: list[TableTransfer] = []
+        transfers: list[TableTransfer] = []
         for table in METADATA.sorted_tables:
             written = await _write_changed(old, new, table, on_progress)
             counts = [await _count_rows(database, table) for database in (old, new)]
-            found.append(
+            transfers.append(
                 TableTransfer(
                     table=table.name,
                     source=counts[0][0],
@@ -110,7 +119,7 @@ async def transfer_store(
                     target_usd=counts[1][1],
                 )
             )
-        return tuple(found)
+        return tuple(transfers)
     finally:
         await old.close()
         await new.close()
@@ -149,7 +158,7 @@ async def _write_changed(
 async def _with_parents(
     new: Database, table: Table, rows: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the rows with parents in the target; the next pass writes the others."""
+    """Return the rows whose parents are in the target; the next pass writes the others."""
     for foreign in table.foreign_keys:
         child, parent = foreign.parent.name, foreign.column
         query = select(parent).where(parent.in_([row[child] for row in rows]))

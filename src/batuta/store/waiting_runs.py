@@ -15,12 +15,12 @@ from batuta.store.deleted import forgotten_among, in_pages
 from batuta.store.models import WAITING_RUNS
 
 WAITING_SECONDS = 3600.0
-"""Seconds after which a paused run is deleted."""
+"""Seconds after which a paused run expires."""
 MOST_WAITING = 1000
 """Maximum paused runs of a tenant; the oldest are evicted."""
 MOST_WAITING_BYTES = 64 << 20
 """Maximum bytes of a tenant's paused runs; the oldest are evicted."""
-_TABLE = WAITING_RUNS.c
+_COLUMNS = WAITING_RUNS.c
 
 
 @final
@@ -49,14 +49,17 @@ class WaitingTable:
         self._clock = clock
 
     async def put(self, tenant: str, run: Run, body: bytes) -> None:
-        """Store the encrypted run, unless the run was deleted or is stored already."""
+        """Store the encrypted run, unless the run was erased or is stored already.
+
+        Delete expired runs, and the tenant's oldest runs beyond its limits.
+        """
         own, name = sql_text(tenant), sql_text(run.id)
         now = self._clock()
         values = {"tenant": own, "run_id": name, "expires": now + WAITING_SECONDS}
         values |= {"size": len(body), "body": body}
 
         def put(connection: Connection) -> None:
-            connection.execute(delete(WAITING_RUNS).where(_TABLE.expires < now))
+            connection.execute(delete(WAITING_RUNS).where(_COLUMNS.expires < now))
             if forgotten_among(connection, [name], [(own, run.header.started)]):
                 return
             new = insert_statement(connection.dialect.name, WAITING_RUNS).values(values)
@@ -67,29 +70,29 @@ class WaitingTable:
 
     def _evict_oldest(self, connection: Connection, tenant: str) -> None:
         """Delete the tenant's oldest runs beyond its limits."""
-        order = (_TABLE.expires.desc(), _TABLE.run_id)
+        order = (_COLUMNS.expires.desc(), _COLUMNS.run_id)
         rank = func.row_number().over(order_by=order).label("rank")
-        held = func.sum(_TABLE.size).over(order_by=order).label("held")
-        kept = select(_TABLE.run_id, rank, held).where(_TABLE.tenant == tenant).subquery()
+        held = func.sum(_COLUMNS.size).over(order_by=order).label("held")
+        kept = select(_COLUMNS.run_id, rank, held).where(_COLUMNS.tenant == tenant).subquery()
         beyond = or_(kept.c.rank > self._most, kept.c.held > self._most_bytes)
-        old = _TABLE.run_id.in_(select(kept.c.run_id).where(beyond))
-        connection.execute(delete(WAITING_RUNS).where(_TABLE.tenant == tenant, old))
+        old = _COLUMNS.run_id.in_(select(kept.c.run_id).where(beyond))
+        connection.execute(delete(WAITING_RUNS).where(_COLUMNS.tenant == tenant, old))
 
     async def get(self, tenant: str, run_id: RunId) -> bytes | None:
         """Return the tenant's encrypted run of that id; None: no such run waits."""
-        query = select(_TABLE.body).where(
-            _TABLE.tenant == sql_text(tenant),
-            _TABLE.run_id == sql_text(run_id),
-            _TABLE.expires > self._clock(),
+        query = select(_COLUMNS.body).where(
+            _COLUMNS.tenant == sql_text(tenant),
+            _COLUMNS.run_id == sql_text(run_id),
+            _COLUMNS.expires > self._clock(),
         )
         rows = await self._database.fetch_rows(query)
         return rows[0]["body"] if rows else None
 
     async def dismiss(self, tenant: str, run_ids: Collection[str] | None = None) -> None:
         """Delete these runs of the tenant; None: all its runs."""
-        own = delete(WAITING_RUNS).where(_TABLE.tenant == sql_text(tenant))
+        own = delete(WAITING_RUNS).where(_COLUMNS.tenant == sql_text(tenant))
         if run_ids is None:
             await self._database.execute(own)
             return
         for page in in_pages([sql_text(one) for one in run_ids]):
-            await self._database.execute(own.where(_TABLE.run_id.in_(page)))
+            await self._database.execute(own.where(_COLUMNS.run_id.in_(page)))

@@ -1,4 +1,4 @@
-"""The single task that writes runs, from a bounded queue, in batches.
+"""Writes runs in a single task, from a bounded queue, in batches.
 
 A batch leaves the queue only when the database has stored it. So a failed write is retried, and a
 queued run can be read. Writing a run twice changes nothing, so a write that may have been committed
@@ -100,7 +100,7 @@ _MAX_LOCKED_ATTEMPTS = 3
 """Consecutive attempts on a locked database after which writing counts as failed."""
 
 _RETRY_PAUSES = (0.05, 0.2, 1.0, 5.0)
-"""Seconds between attempts; the last value repeats."""
+"""Seconds between attempts to write; the last value repeats."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class RunWriter:
         self.failure: StoreError | None = None
         """Why runs cannot be written at present; None while they can."""
         self.lost_count = 0
-        """Number of runs that the database rejected for their values; each was logged."""
+        """Number of runs that the database rejected, even without content; each was logged."""
 
     def find(self, run_id: RunId) -> RunEntry | None:
         """Return the queued entry of that id; None: the run is written or unknown."""
@@ -361,7 +361,10 @@ def _drop_deleted_runs(connection: Connection, packed: Sequence[PackedRun]) -> l
 def _drop_stored_runs(
     connection: Connection, packed: Sequence[PackedRun], new: set[str]
 ) -> list[PackedRun]:
-    """Leave out runs that are stored, even with another start time; `new` are newly billed runs."""
+    """Return the runs that are not stored, even with another start time.
+
+    `new` are the ids of newly billed runs, which cannot be stored yet.
+    """
     again = [
         item.row["id"] for item in packed if item.row is not None and item.row["id"] not in new
     ]
@@ -385,16 +388,16 @@ def _write_charges(
     """
     new = _new_ledger_lines(connection.dialect.name)
     lines = [line for item in packed for line in item.lines]
-    found = {row[0] for row in connection.execute(new, lines)} if lines else set[str]()
+    newly_billed = {row[0] for row in connection.execute(new, lines)} if lines else set[str]()
     spent: dict[AccountPeriod, int] = {}
     for item in packed:
         first = item.lines[0]
-        if first["run_id"] not in found:
+        if first["run_id"] not in newly_billed:
             continue
         for period in charged_periods(first):
             spent[period] = spent.get(period, 0) + item.nano
     costs = [
-        (leased[item.reservation], item.nano if item.lines[0]["run_id"] in found else 0)
+        (leased[item.reservation], item.nano if item.lines[0]["run_id"] in newly_billed else 0)
         for item in packed
         if item.reservation is not None and item.reservation in leased
     ]
@@ -408,11 +411,13 @@ def _write_charges(
     )
     ended = take_rows(connection, held)
     # Another process considered this process dead, or a job was given up and then run again.
-    if found and (len(ended) < len(held) or any(row["owner"] == JOBS_OWNER for row in ended)):
-        for period, nano in take_back_lost(connection, found).items():
+    if newly_billed and (
+        len(ended) < len(held) or any(row["owner"] == JOBS_OWNER for row in ended)
+    ):
+        for period, nano in take_back_lost(connection, newly_billed).items():
             spent[period] = spent.get(period, 0) - nano
     settle_rows(connection, ended, spent, returned)
-    return found
+    return newly_billed
 
 
 @cache
