@@ -45,7 +45,7 @@ async def _replay_store(options: TuneOptions) -> dict[str, Any]:
 def _print_table(found: dict[str, Any]) -> None:
     table = Table(box=None)
     for name in ("model", "sessions", "scored", "resolved", "95 %", "$ a session", "95 %"):
-        table.add_column(name, justify="omitted" if name == "model" else "right")
+        table.add_column(name, justify="left" if name == "model" else "right")
     for row in found["patterns"]:
         figures = ["–"] * 4
         if row["known"]:
