@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
-from batuta.clients import ScriptedClient
+from batuta.clients import ScriptedClient, WorkerSpec
 from batuta.conductors import LLMConductor
+from batuta.config.plan_rules import build_plan_rules
+from batuta.config.settings import PlanRuleSetting
 from batuta.core import Worker, WorkerId
+from batuta.errors import ConfigError
 from batuta.gateway.access.caller import Authenticator
 from batuta.language.plan_rules import PlanRule, PlanRules
 from batuta.store.key_hasher import KeyHasher
@@ -166,3 +169,12 @@ async def test_what_is_no_tag_is_refused(store, tags):
     async with Place(store) as place:
         status, said = await place.ask(await place.key(), tags=tags)
         assert status == 400 and said["error"]["param"].startswith("orchestration.tags")
+
+
+@pytest.mark.parametrize("names", [["a", "tag:typo"], ["tag:typo", "a"], ["tag:typo"], ["b"]])
+def test_each_name_of_a_rule_names_a_worker(names):
+    """A misspelt tag would leave the rule weaker than it reads."""
+    rule = PlanRuleSetting.model_validate({"name": "r", "forbid_workers": names})
+    worker = Worker(id=WorkerId("a"), model="m", tags=("cheap",))
+    with pytest.raises(ConfigError, match=r"plan_rules r: .*(typo|'b')"):
+        build_plan_rules([rule], [worker], [WorkerSpec(worker=worker)])

@@ -38,7 +38,7 @@ def migrate(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Copy everything to another database; run it again until both are equal.
+    """Copy all but background jobs to another database; run it again until both are equal.
 
     The server may keep running; stop it before the last copy. Exit codes: 0 both are equal;
     1 the source changed during the copy; 2 a database cannot be used.

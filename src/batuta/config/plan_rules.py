@@ -11,7 +11,7 @@ from batuta.core import Worker, WorkerId
 from batuta.errors import ConfigError
 from batuta.language.approval_rules import ApprovalRule
 from batuta.language.plan_rules import PlanRule, PlanRules
-from batuta.store.key_permissions import KeyPermissions, KnownNames
+from batuta.store.key_permissions import TAG_PREFIX, KeyPermissions, KnownNames
 
 _PROVIDER_TAG = "provider:"
 """Prefix of the worker tag that names the model's provider."""
@@ -28,7 +28,7 @@ def build_plan_rules(
         specs: the specs of the pool's workers, which name their providers.
 
     Raises:
-        ConfigError: a rule names a worker that does not exist, or only tags that no worker has.
+        ConfigError: a rule names a worker that does not exist, or a tag that no worker has.
     """
     known = tuple({worker.id: worker for worker in workers}.values())
     rules = tuple(_build_rule(setting, known) for setting in settings)
@@ -41,7 +41,7 @@ def build_approvals(
     """Return the rules that select the plans that need a person's approval.
 
     Raises:
-        ConfigError: a rule names a worker that does not exist, or only tags that no worker has.
+        ConfigError: a rule names a worker that does not exist, or a tag that no worker has.
     """
     known = tuple(workers)
     return tuple(
@@ -83,18 +83,19 @@ def _find_named(
     """Return the ids of the workers that the names (ids, or `tag:NAME`) select.
 
     Raises:
-        ConfigError: no worker has one of the ids, or no worker is selected.
+        ConfigError: no worker has one of the ids or tags.
     """
     named = KeyPermissions(workers_deny=names)
     try:
         KnownNames(models=(), workers=tuple(w.id for w in known)).check_permissions(named)
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from None
-    selected = tuple(worker.id for worker in known if not named.allows_worker(worker))
-    if names and not selected:
-        tag = names[0].partition(":")[2]
-        raise ConfigError(f"{where}: no worker has the tag {tag!r}")
-    return selected
+    tags = {tag for worker in known for tag in worker.tags}
+    for name in names:
+        tag = name.removeprefix(TAG_PREFIX)
+        if tag != name and tag not in tags:
+            raise ConfigError(f"{where}: no worker has the tag {tag!r}")
+    return tuple(worker.id for worker in known if not named.allows_worker(worker))
 
 
 def _find_providers(specs: Iterable[WorkerSpec]) -> Mapping[WorkerId, str]:

@@ -6,6 +6,7 @@ import logging
 import os
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from time import monotonic
@@ -145,9 +146,10 @@ def _list_files(folder: Path) -> dict[str, float]:
             path = Path(parent, name)
             if name.startswith(".") or path.is_symlink() or len(found) >= MAX_FOLDER_FILES:
                 continue
-            info = path.stat()
-            if info.st_size <= MAX_FILE_BYTES:
-                found[path.relative_to(folder).as_posix()] = info.st_mtime
+            with suppress(OSError):  # deleted since the folder was read
+                info = path.stat()
+                if info.st_size <= MAX_FILE_BYTES:
+                    found[path.relative_to(folder).as_posix()] = info.st_mtime
     return found
 
 
