@@ -16,7 +16,7 @@ SERVER := --extra oidc --extra otel --extra postgres --extra redis --extra polic
 LOCKED = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r
 OWN = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 
-.PHONY: install run test test-unit test-long test-cluster test-node test-llmprobe browser bubblewrap models check bench docs format clean lock audit sbom release
+.PHONY: install run test test-unit test-slow test-long test-cluster test-node test-llmprobe browser bubblewrap models check bench docs format clean lock audit sbom release
 
 run: $(STAMP)  ## answer three questions of growing difficulty with the rehearsal's workers, without a key
 	@for question in \
@@ -28,13 +28,16 @@ run: $(STAMP)  ## answer three questions of growing difficulty with the rehearsa
 		$(BIN)/batuta ask --pool rehearsal "$$question" || exit 1; \
 	done
 
-test: $(STAMP_DEV) browser bubblewrap models  ## every test but the long ones, on all cores
-	$(BIN)/python -m pytest -m "not long" $(PARALLEL)
+test: $(STAMP_DEV) browser bubblewrap models  ## every test but the slow and the long ones, on all cores
+	$(BIN)/python -m pytest -m "not long and not slow" $(PARALLEL)
+
+test-slow: $(STAMP_DEV) browser bubblewrap models  ## the slow ones, which CI runs as well
+	$(BIN)/python -m pytest -m "slow and not long" $(PARALLEL)
 
 test-unit: $(STAMP_DEV)  ## the tests of pure values, in seconds
 	$(BIN)/python -m pytest -m unit tests/config tests/core tests/language tests/laws tests/schemas
 
-test-long: $(STAMP_DEV) browser bubblewrap models  ## the long ones too, and three times as many drawn examples
+test-long: $(STAMP_DEV) browser bubblewrap models  ## all tests, and three times as many drawn examples
 	$(BIN)/python -m pytest --hypothesis-profile=thorough $(PARALLEL)
 
 test-cluster: $(STAMP_DEV)  ## two replicas on hosts of their own, killed and cut off; needs root, iproute2, haproxy

@@ -73,6 +73,7 @@ def test_what_is_copied_is_there_and_not_ignored():
     assert {name for pair in read for name in pair if name} <= set(sources)
 
 
+@pytest.mark.slow
 def test_the_server_started_as_in_the_container_is_healthy_and_stops(tmp_path):
     env = {**os.environ, "BATUTA_HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     start = json.loads(re.search(r"^ENTRYPOINT (.*)$", DOCKERFILE, re.MULTILINE)[1])
@@ -133,6 +134,7 @@ def pods(resource):
             yield group["template"]
 
 
+@pytest.mark.slow
 def test_every_overlay_is_what_kubernetes_knows(tmp_path):
     files = []
     for overlay in OVERLAYS:

@@ -108,6 +108,7 @@ def test_a_clone_without_an_environment_names_its_python():
     assert here.extra_hint("plots") == f"{python} -m pip install -e '/home/ann/batuta[plots]'"
 
 
+@pytest.mark.slow
 def test_every_hint_comes_from_the_one_place_that_knows_the_way():
     """No other module tells anybody to install anything in words of its own."""
     told = re.compile(r"(pip|pipx|uv pip|uv tool) (install|inject)|batuta\\*\[")

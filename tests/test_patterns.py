@@ -9,6 +9,7 @@ TRIES = Path(__file__).parent / "pattern_tries.py"
 SECONDS = 280
 
 
+@pytest.mark.slow
 def test_every_pattern_is_linear_in_what_strangers_write():
     tried = subprocess.run(
         [sys.executable, TRIES], capture_output=True, text=True, timeout=SECONDS, check=False

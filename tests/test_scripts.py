@@ -43,6 +43,7 @@ def imports(*scripts):
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_each_script_can_be_imported():
     assert len(SCRIPTS) > 20
     assert imports(*SCRIPTS) == ""

@@ -68,6 +68,7 @@ def test_the_container_installs_what_is_locked_and_nothing_else():
     )
 
 
+@pytest.mark.slow
 def test_the_bill_of_materials_names_what_is_locked(tmp_path):
     tool = Path(sys.executable).parent / "cyclonedx-py"
     if not tool.exists():

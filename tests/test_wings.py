@@ -103,6 +103,7 @@ def workflow_library(folder: Path) -> str:
     return str(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("conductor", "answer"), [
     ("best", PROGRAM), ("chain/ada>python", "42"), (trained_selector, PROGRAM), (workflow_library, "42"),
 ])  # fmt: skip

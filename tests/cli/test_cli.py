@@ -336,6 +336,7 @@ IN_THE_BACKGROUND = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")
 """Starts a command as a shell's script starts what it runs in the background."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sent", "code", "start"),
     [
@@ -443,6 +444,7 @@ def on_a_terminal(batuta, tmp_path, *args):
     return seen.decode()
 
 
+@pytest.mark.slow
 def test_on_a_terminal_the_answer_streams_and_its_markdown_is_rendered(batuta, tmp_path, model):
     file = tmp_path / "batuta.toml"
     file.write_text(
@@ -475,6 +477,7 @@ def test_an_output_that_cannot_be_written_is_one_sentence(batuta, words):
     assert done.stderr == "batuta: the output cannot be written: No space left on device\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [["create", "ci"], ["create", "ci", "--json"], ["rotate"]])
 def test_of_a_key_whose_text_could_not_be_written_it_is_said_what_to_do(batuta, made):
     if made == ["rotate"]:
@@ -519,6 +522,7 @@ def test_no_setting_is_infinite(batuta, tmp_path, value):
     assert done.returncode == 2 and "max_cost_usd" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "code"),
     [("runs list >&- 2>&-", 0), ("ask <&-", 2), ("ask '{question}' <&- >&-", 0)],
@@ -530,6 +534,7 @@ def test_a_stream_that_is_closed_stops_no_command(batuta, tmp_path, command, cod
     assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
 
 
+@pytest.mark.slow
 def test_an_encoding_that_lacks_a_character_loses_nothing(batuta, tmp_path):
     asked = "Wie viel ist 3 € und 4 € · 😀?"
     env = {**batuta.env, "BATUTA_CONFIG": "rehearsal", "PYTHONIOENCODING": "ascii"}

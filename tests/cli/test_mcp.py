@@ -48,6 +48,7 @@ async def test_a_host_starts_it_asks_plans_and_lists(tmp_path):
         assert listed.startswith("run_") and "begin at 45" in listed
 
 
+@pytest.mark.slow
 async def test_a_host_asks_it_by_http(tmp_path):
     command = [sys.executable, "-m", "batuta", "mcp", "--pool", "rehearsal", "--port", "0"]
     environ = {**os.environ, "BATUTA_HOME": str(tmp_path), "PYTHONUNBUFFERED": "1"}

@@ -267,6 +267,7 @@ def expected_share(selector, newcomer, seed):
     return float(np.mean(earned))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strength", NEWCOMERS)
 def test_a_newcomer_known_by_forty_outcomes_costs_little_and_is_used_where_it_is_good(strength):
     """Seed 5 has one that is lucky on its forty, and no better than the others."""

@@ -442,6 +442,7 @@ def test_every_setting_has_a_case():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SINGLE)
 async def test_a_setting_alone_changes_something(name, tmp_path, monkeypatch):
     without, with_it = SINGLE[name]
@@ -523,6 +524,7 @@ CONTEXTS = {
 CASES = [(context, name) for context, (_, values) in CONTEXTS.items() for name in values]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("context", "name"), CASES)
 async def test_beside_others_it_still_does_or_is_refused(context, name, tmp_path, monkeypatch):
     build, values = CONTEXTS[context]

@@ -88,6 +88,7 @@ class Steps:
         return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_the_page_leads_from_nothing_to_an_answer_and_to_replicas(tmp_path, database):
     if shutil.which("kubectl") is None:

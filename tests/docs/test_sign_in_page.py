@@ -52,6 +52,7 @@ def test_each_sentence_of_the_table_is_one_that_is_said():
         assert sentence in source or sentence[0].lower() + sentence[1:] in source, sentence
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(500)
 async def test_a_browser_signs_in_by_the_provider_and_keys_are_changed(tmp_path, command_line):
     playwright = pytest.importorskip("playwright.async_api")

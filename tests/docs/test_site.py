@@ -35,6 +35,7 @@ def read(site, name):
     return (site / name).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_no_page_fetches_anything_from_elsewhere(site):
     pages = list(site.rglob("*.html"))
     assert len(pages) > 60

@@ -38,6 +38,7 @@ def plan_or_nonsense(rng):
     return PLAN if rng.random() > 0.1 else '{"model_id": [0, 1'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])
 async def test_runs_answer_and_the_books_agree(streaming):
     fakes = {name: Chaotic(f"{name} says 42.", at, RATE) for at, name in enumerate(PRICES)}

@@ -101,6 +101,7 @@ async def served(folder, model, **more):
             return (await response.json())["choices"][0]["message"]["content"]
 
 
+@pytest.mark.slow
 async def test_one_question_of_a_selector_that_needs_several_rounds(tmp_path, command_line):
     async with FakeOpenAI(lambda body: SAYS[body["model"]], strict_openai=False) as server:
         written(tmp_path, server.url)

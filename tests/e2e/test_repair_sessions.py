@@ -68,6 +68,7 @@ async def run_recipe(models, out, **environ):
     return done.returncode, done.stdout.decode()
 
 
+@pytest.mark.slow
 async def test_each_system_repairs_as_its_models_can(tmp_path, programs):
     async with FakeOpenAI(Models(programs.make_programs()).reply, check=False) as models:
         status, said = await run_recipe(models.origin, tmp_path)
@@ -99,6 +100,7 @@ def whole(line):
         return None
 
 
+@pytest.mark.slow
 async def test_a_session_that_fails_is_not_counted(tmp_path):
     async with FakeOpenAI("no JSON", check=False) as models:
         models.faults = []

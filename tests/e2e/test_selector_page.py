@@ -17,6 +17,7 @@ PARTS = re.findall(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_page_can_be_followed(tmp_path, monkeypatch):
     monkeypatch.setenv("BATUTA_HOME", str(tmp_path / "home"))

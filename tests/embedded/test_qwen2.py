@@ -95,6 +95,7 @@ def greedy(network, tokens, most):
     return written
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_greedy_replies_are_those_of_transformers(pair):
     folder, network, wrapped = pair

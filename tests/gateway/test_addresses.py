@@ -158,6 +158,7 @@ async def check_client(client, url, tmp_path):
                     assert_hidden((await response.text()).replace(server.url, ""), url)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_an_upstream_that_answers(fault, tmp_path):
     async with Upstream(FAULTS[fault]) as url:

@@ -186,6 +186,7 @@ def test_signs_within_texts_are_no_values():
         check_value_count(json.dumps([",", 1] * 100_000).encode())
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(st.text(st.sampled_from('\\",[{}]:a\n é'), max_size=8), st.booleans())
 def test_values_are_counted_whatever_texts_say(text, as_key):
@@ -251,6 +252,7 @@ anyio.run(main, backend_options=LOOP_OPTIONS)
 """
 
 
+@pytest.mark.slow
 async def test_a_signal_is_obeyed_by_a_server_whose_loop_is_held():
     """On the version before: never."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}

@@ -53,6 +53,7 @@ class KeyedApp(LoopbackApp):
         return loopback
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("texts", CONVERSATIONS.values(), ids=CONVERSATIONS)
 async def test_a_large_conversation_is_read_without_holding_the_loop(store, path, texts):

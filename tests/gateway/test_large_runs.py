@@ -39,6 +39,7 @@ async def test_its_trace_is_given_as_it_is_stored(store):
         assert (await keyed.ask(other, f"/v1/runs/{run.header.id}", "GET"))[0] == 404
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/v1/runs/{}", "/ui/runs/{}", "/ui/runs/{}/export.json", "/ui/?again={}", "/ui/compare?a={}"])  # fmt: skip
 async def test_reading_it_does_not_hold_the_loop(store, path):
     run = run_of(40_000)

@@ -284,6 +284,7 @@ STREAMS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STREAMS)
 async def test_a_stream_that_is_none_ends_in_a_sentence(store, name, caplog):
     caplog.set_level(logging.ERROR)

@@ -36,6 +36,7 @@ WAYS = [
 """Every two of them meet in the ordinary tests; the other half of all ways is `long`."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "kind", "model"), WAYS)
 async def test_no_step_of_the_loop_takes_as_long_as_reading_them(path, kind, model):
     parse, field, turns, texts = DIALECTS[path]

@@ -276,6 +276,7 @@ async def test_what_is_bent_is_good_before(store):
             village.judge(role, plain, answer)  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.slow
 async def test_bent_requests(store, caplog):
     await check(store, 0, 2_000, caplog)
 

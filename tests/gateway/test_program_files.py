@@ -314,6 +314,7 @@ def test_names_in_a_folder_differ():
 DRAW = "import matplotlib\nmatplotlib.use('Agg')\nimport matplotlib.pyplot as plt\nplt.plot([1, 4, 9])\nplt.show()\nprint('drawn')"
 
 
+@pytest.mark.slow
 async def test_a_message_has_the_pictures_that_matplotlib_drew(store):
     """As files of the result where files are kept, as the dialect has them; else as blocks after it."""
     plots = pytest.importorskip("matplotlib")

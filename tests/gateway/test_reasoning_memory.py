@@ -43,6 +43,7 @@ def remembered(memory, number):
     return memory.fill_in(Question(messages=(*HI, turn, result)), "acme").messages[1].thoughts
 
 
+@pytest.mark.slow
 def test_very_many_calls_after_the_shortest_thoughts_are_forgotten_too():
     memory = ReasoningMemory()
     tracemalloc.start()

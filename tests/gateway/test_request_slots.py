@@ -174,6 +174,7 @@ print("closed")
 """
 
 
+@pytest.mark.slow
 async def test_sigterm_serves_what_has_begun_and_tells_that_it_is_not_ready():
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     answers = []

@@ -319,6 +319,7 @@ print("closed")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_the_process_and_loses_no_run(tmp_path, number):
     path = tmp_path / "runs.db"

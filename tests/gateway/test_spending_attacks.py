@@ -120,6 +120,7 @@ class Rush:
         return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_low_limit_of_ones_own_opens_no_budget(store, way):
     """The first attack: many at once who say that they want to spend nothing."""
@@ -132,6 +133,7 @@ async def test_a_low_limit_of_ones_own_opens_no_budget(store, way):
         assert (await rush.full(key)).reserved == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("model", ["worker/ada", "batuta-ultra"])
 async def test_a_crowd_spends_what_there_is_and_no_more(store, way, model):
@@ -247,6 +249,7 @@ async def ask_and_hang_up(rush, key, path, body):
         await rush.ask(key, path, body)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "background"])
 @pytest.mark.parametrize("cut", ["deadline", "hanging up"])
 async def test_calls_that_are_cut_off_pass_no_budget(store, way, cut):

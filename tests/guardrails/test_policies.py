@@ -399,6 +399,7 @@ async def test_digits_that_take_long_hold_nobody_up(unit):
     assert {act.action for act in acts} <= {"redacted", "timed out"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fail_closed", [True, False])
 async def test_what_cannot_be_checked_in_time_is_told_by_the_setting(fail_closed):
     question = Question(messages=(user_message("1/1/1/ " * 50_000),))
@@ -437,6 +438,7 @@ async def test_a_check_ends_with_its_caller():
     assert scope.cancelled_caught and time.monotonic() - began < 10
 
 
+@pytest.mark.slow
 async def test_all_texts_of_a_question_have_one_time_together():
     question = Question(messages=(user_message("1/1/1/ " * 50_000),) * 200)
     began = time.monotonic()

@@ -317,6 +317,7 @@ def tell_long_stories(address):
     return [urllib.request.urlopen(asked, timeout=60) for _ in range(8)]  # noqa: S310 - as above
 
 
+@pytest.mark.slow
 @REAL
 @pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
 def test_a_server_that_is_told_to_end_ends_while_it_answers(told):

@@ -144,6 +144,7 @@ TOO_MUCH = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOO_MUCH)
 async def test_too_much(sandbox, name):
     end, source = TOO_MUCH[name]
@@ -339,6 +340,7 @@ async def test_no_network_not_even_loopback(sandbox):
 # -- other processes ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["-1", "os.getppid()", "1", "0", "host"])
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGSTOP", "SIGINT", "SIGHUP"])
 async def test_signals_reach_nobody_outside(sandbox, secret, target, name):

@@ -56,6 +56,7 @@ async def said_to(text):
     return reply.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "said"),
     [

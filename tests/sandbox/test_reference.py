@@ -78,6 +78,7 @@ def foretold(row):
     )
 
 
+@pytest.mark.slow
 async def test_humaneval():
     read = rows("humaneval/test.jsonl")
     pairs = [(convert_human_eval(row), row["prompt"] + row["canonical_solution"]) for row in read]

@@ -370,6 +370,7 @@ def canaries():
     ], secret
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", HACKS)
 async def test_a_task_that_nobody_can_solve_stays_at_zero(graders, name):

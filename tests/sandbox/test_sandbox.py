@@ -203,6 +203,7 @@ class Node:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "code"),
     [

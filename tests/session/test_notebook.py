@@ -12,6 +12,7 @@ NOTEBOOK = Path(__file__).parents[2] / "examples" / "quickstart.ipynb"
 RUN = "from nbclient.cli import main; main()"
 
 
+@pytest.mark.slow
 def test_the_quickstart_notebook_runs_and_shows_its_runs(tmp_path):
     # A process of its own: what nbclient loads reads grammars, and until Python 3.11.8 two threads
     # that read one at once fail (https://github.com/python/cpython/issues/106905).

@@ -262,6 +262,7 @@ anyio.run(main)
 """
 
 
+@pytest.mark.slow
 def test_two_processes_share_a_budget(target, anyio_backend):
     async def check():
         async with Store(target) as store:

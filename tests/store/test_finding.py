@@ -141,6 +141,7 @@ async def read_all(database, wanted, limit, bounds=None):
             return found, pages
 
 
+@pytest.mark.slow
 async def test_lists_and_totals_are_those_of_a_reading_of_every_run(target):
     async with Store(target) as store:
         await fill(store)

@@ -56,7 +56,7 @@ async def test_what_has_ended_with_its_lease_does_not_grow(target):
         with pytest.raises(StoreError, match="not renewed in time"):
             await dying.budgets.grow(held, 10, 10)  # pyright: ignore[reportArgumentType]
         funds = ReservedBudget(dying.budgets, held)  # pyright: ignore[reportArgumentType]
-        with pytest.raises(LimitReachedError, match="so the next call may spend nothing of it"):
+        with pytest.raises(LimitReachedError, match="the next call may spend none of it"):
             await funds.raise_to(nano_to_usd(900), nano_to_usd(900))
         [full] = await living.budgets.budget_status([bucket(1000)])
         assert (full.spent, full.reserved) == (0, 0)  # all that it had grown to was given back
@@ -86,6 +86,7 @@ async def test_many_grow_at_once_on_two_replicas_and_the_cap_holds(target):
         assert 1800 < full.reserved == sum(grown) <= 2000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 async def test_runs_of_two_replicas_spend_no_more_than_there_is(target, seed):
     """Random prices, parallel steps, retries and limits of callers; each worker costs all it can."""

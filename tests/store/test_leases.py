@@ -601,6 +601,7 @@ async def test_calls_of_a_run_that_need_more_at_once_all_get_it(target):
         assert full.reserved == 200
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 @pytest.mark.parametrize("part", [1, 3])
 async def test_fifty_calls_at_once_on_two_replicas_spend_a_budget_to_its_end(target, part):

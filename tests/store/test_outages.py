@@ -132,6 +132,7 @@ async def serving(folder, postgres, url):
             yield provider, server, Asked(server, keys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["cut", "mute"])
 async def test_a_server_does_not_start_without_its_database(tmp_path, wire, how):
     proxy, url = wire

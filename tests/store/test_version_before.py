@@ -116,6 +116,7 @@ async def test_its_callers_go_on_where_they_were(home):
             assert len((await reply.json())["data"]) == 5
 
 
+@pytest.mark.slow
 def test_its_runs_are_shown_and_replayed(home):
     environ = {**os.environ, "BATUTA_HOME": str(home), "COLUMNS": "120"}
 

@@ -67,6 +67,7 @@ def words_of(reply):
     return reply.text + reply.reasoning + calls + searches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", BENDABLE, ids=lambda case: case.name)
 async def test_a_stream_says_the_same_however_it_is_cut(case):
     rng = random.Random(case.name)
@@ -84,6 +85,7 @@ async def test_a_stream_says_the_same_however_it_is_cut(case):
                 assert (again.usage, again.cost, told_again) == (whole.usage, whole.cost, told), cut
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", BENDABLE, ids=lambda case: case.name)
 async def test_nothing_is_lost_of_events_in_another_order(case):
     rng = random.Random(case.name)
@@ -109,6 +111,7 @@ def is_half(piece):
     return any("\ud800" <= one <= "\udfff" for one in piece)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", BENDABLE, ids=lambda case: case.name)
 async def test_a_stream_that_breaks_off_is_an_error_or_whole(case):
     rng = random.Random(case.name)

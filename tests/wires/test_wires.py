@@ -162,6 +162,7 @@ async def exchange(turn: Turn, upstream: Upstream, store: Any, asking: Any, plac
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 async def test_every_client_is_shown_what_the_upstream_said(case, store):
     faults: list[str] = []
@@ -177,6 +178,7 @@ async def test_every_client_is_shown_what_the_upstream_said(case, store):
     assert not faults, "\n".join((case.about, *faults))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [c for c in CASES if len(c.turns) > 1], ids=lambda case: case.name)
 async def test_a_conversation_goes_on_however_the_client_gives_it_back(case, store):
     faults: list[str] = []

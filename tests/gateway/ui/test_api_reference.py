@@ -7,6 +7,7 @@ from gateway.ui.conftest import sound
 from gateway.ui.page_server import PageServer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
 def test_every_address_is_shown_with_its_fields_and_no_key(tmp_path, visit, width, scheme):
     with PageServer(tmp_path, pace=0.0, keyed=True).open() as app_state:

@@ -538,6 +538,7 @@ def test_curves_tell_their_values_and_are_looked_at_closely(
     assert "at most 4" in page.inner_text("main")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
 def test_a_report_is_readable_by_all(app_state, visit, measured, width, scheme):
     page = visit(app_state, width=width, scheme=scheme)
@@ -631,6 +632,7 @@ def test_signing_in_as_tenant_and_as_admin(keyed, visit, ask):
     other.wait_for_url("**/ui/sign-in**")
 
 
+@pytest.mark.slow
 def test_the_theme_is_remembered(app_state, visit):
     page = visit(app_state)
     assert page.evaluate("getComputedStyle(document.body).colorScheme") == "light dark"

@@ -67,6 +67,7 @@ def test_chosen_runs_are_exported_and_made_a_task_file(app_state, visit, width, 
     assert page.inner_text("[data-chosen]") == ""
 
 
+@pytest.mark.slow
 def test_chosen_runs_are_deleted_once_that_was_confirmed(app_state, visit):
     page = visit(app_state, "/ui/runs?tenant=other&sort=cost")
     page.watch.expected.append("dialog: Delete the chosen runs")

@@ -216,6 +216,7 @@ def long_named(tmp_path_factory):
         yield app_state, answer.headers["x-batuta-session"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), WAYS)
 def test_a_long_name_covers_no_other_column(long_named, visit, width, scheme):
     app_state, session = long_named

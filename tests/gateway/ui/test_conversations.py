@@ -280,6 +280,7 @@ def test_tools_that_cannot_be_sent_are_said_before_anything_is_asked(tooled, vis
     assert page.locator(".turn").count() == 0
 
 
+@pytest.mark.slow
 def test_a_call_of_a_tool_is_answered_in_its_turn_and_the_conversation_goes_on(tooled, visit, ask):
     page = visit(tooled)
     page.click(".composing > summary")

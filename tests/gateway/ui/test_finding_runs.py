@@ -127,6 +127,7 @@ def test_a_run_leads_to_the_runs_of_its_user_and_tags(full, visit):
 values = st.text(max_size=8) | st.sampled_from(["1", "24h", "asc", "cost", "failed"])
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(RUN_PARAMETERS), values), max_size=5), st.booleans())
 def test_addresses_keep_what_was_given(pairs, is_tenant):
     shown = ShownFilter(pairs, "acme" if is_tenant else None)

@@ -146,6 +146,7 @@ def travel(visit, world, journey, way):
     journey(Visitor(page, has_mouse=has_mouse, shots=shots), world)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("journey", "way"),
     list(zip(ONCE, FIRST, strict=True)),

@@ -193,6 +193,7 @@ def test_a_plan_without_steps_is_not_played(app_state, visit, ask):
     sound(page)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
 def test_the_editor_fits(app_state, visit, ask, width, scheme):
     page = visit(app_state, width=width, scheme=scheme)

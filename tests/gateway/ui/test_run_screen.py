@@ -219,6 +219,7 @@ def test_a_plan_is_called_one_and_its_steps_are_counted(visit, app_state, width)
     sound(page)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_figures_of_workers_and_trainings_are_whole_on_a_phone(visit, app_state, learning, scheme):
     page = visit(app_state, "/ui/pool", width=400, scheme=scheme)

@@ -108,6 +108,7 @@ def test_reports_are_files_of_the_run_and_of_no_other_tenant(app_state, keyed, v
     assert ADMIN not in page.content()
 
 
+@pytest.mark.slow
 def test_a_pdf_loads_nothing_and_says_what_it_cannot_show():
     pytest.importorskip("fpdf")
     text = "# Über\n\n![p](https://evil.example/x.png) <img src=file:///etc/passwd> Привет \U00013000 `code`\n\n```\nx\n```"

@@ -138,6 +138,7 @@ def test_a_tenant_stops_its_own_requests_alone(tmp_path, visit):
         assert client.answer().status_code == 409
 
 
+@pytest.mark.slow
 def test_a_question_that_is_not_kept_is_not_shown(app_state, visit):
     page = visit(app_state)
     client = Waiting(app_state.url, store=False)

@@ -9,6 +9,7 @@ from gateway.ui.page_server import PageServer
 from gateway.ui.test_training_stop import running
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
 def test_a_training_is_asked_to_stop_by_keyboard_and_says_so(tmp_path, visit, width, scheme):
     place, address = running(tmp_path)

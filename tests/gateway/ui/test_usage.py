@@ -136,6 +136,7 @@ def test_refusals_and_times_are_shown_to_their_tenant(keyed, visit, width, schem
         assert answer.status_code == 400, wrong
 
 
+@pytest.mark.slow
 def test_what_running_requests_hold_is_said(keyed, visit):
     limits = KeyPermissions(per_day=Decimal("0.5"))
     key, issued = keyed.call(keyed.store.keys.create, keyed.mint, "holds", "laptop", limits)

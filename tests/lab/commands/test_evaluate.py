@@ -64,6 +64,7 @@ def calibrated(tmp_path, calibration):
     (tmp_path / "out" / "results.jsonl").write_text(calibration)
 
 
+@pytest.mark.slow
 def test_results_of_other_questions_in_the_folder_are_told_and_count_in_no_figure(run, calibrated):
     def measure(*args):
         done = run("--systems", "best-single", "--json", *args)
@@ -192,6 +193,7 @@ class Page(HTMLParser):
         ]
 
 
+@pytest.mark.slow
 def test_figures_and_a_page_that_needs_no_other_file(run, calibrated, tmp_path):
     pytest.importorskip("matplotlib")
     page = ("--report", str(tmp_path / "shown"))
@@ -214,6 +216,7 @@ DATA = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @DATA
 def test_a_record_is_the_pool(tmp_path):
     args = (
@@ -388,6 +391,7 @@ def test_without_matplotlib_one_sentence_before_anything_is_run(shell, tmp_path)
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_an_interrupt_is_exit_130_and_keeps_the_results(start, tmp_path):
     args = ("--systems", "ultra", "--limit", "6000", "--out", "out", "--pool", "rehearsal")
     process = start(*args)

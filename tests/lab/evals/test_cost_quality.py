@@ -153,6 +153,7 @@ async def evaluated(folder, parts, *names):
         return await evaluate_parts(parts, names, EvalOptions(), log)
 
 
+@pytest.mark.slow
 async def test_routers_on_a_record_are_measured_by_the_gap_that_they_recover(tmp_path):
     parts = make_record_parts(made_up(priced=True), "random", (0, 1))
     names = ("best-single", "mini", "cascade@0.001", "cascade@0.02", "vote")

@@ -121,6 +121,7 @@ def check_live(found):
     assert found["oracle"]["accuracy"] == 1.0 and found["right"]["usd"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DATASETS)
 def test_a_benchmark_is_asked_of_a_live_pool(tmp_path, monkeypatch, name):
     split = next(one for one in DATASETS[name].splits if (name, one) in LOCAL + ON_HUB)

@@ -27,6 +27,7 @@ async def measured(folder, change, seeds=(0, 1)):
     return parts, found, share
 
 
+@pytest.mark.slow
 async def test_who_left_is_never_asked_and_the_rest_goes_on(tmp_path):
     parts, found, share = await measured(tmp_path, PoolChange.parse("nimble", None))
     assert all("nimble" in part.history.workers for part in parts)

@@ -250,6 +250,7 @@ class TestFitted:
         (loose,) = make_record_parts(made_up(), "random", (0,), simulate=True)
         assert {"moa", "pipeline"} <= set(runnable_systems(loose.subject))
 
+    @pytest.mark.slow
     async def test_what_cannot_learn_is_left_out_with_the_reason(self, tmp_path):
         few = make_record_parts(made_up(20), "random", (0,))
         found = await measured(tmp_path / "a", few, "all")
@@ -372,6 +373,7 @@ class TestSeeds:
 
 @DATA
 class TestRealRecords:
+    @pytest.mark.slow
     async def test_lines_of_reasoning_gym_are_those_that_were_published(self, tmp_path):
         parts = open_recorded_parts("reasoning_gym/easy", "random", (0,), limit=300)
         found = await measured(tmp_path, parts, "best-single", "skill-oracle@3", "pass@3")

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.anyio
 NAMES = ("ultra", "random", "best-single", "self-consistency@3", "self-reflection", "moa", "pipeline", "oracle", "pass@3", "ultra-solve-only")  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_methods_that_act_on_answers_gain_and_bounds_bound(tmp_path):
     conductor = LLMConductor(name="rehearsal/hand-written", client=HandWrittenClient(0))
     tested = Subject(

@@ -158,6 +158,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 class TestPlots:
+    @pytest.mark.slow
     async def test_every_figure_is_drawn(self, tmp_path):
         pytest.importorskip("matplotlib")
         names = ("good", "fair", "ultra", "ultra+recursion", "oracle", "random", "moa", "pass@5", "pipeline", "best-single", "self-reflection", "best-of-5", "ultra-solve-only")  # fmt: skip

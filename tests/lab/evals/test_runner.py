@@ -387,6 +387,7 @@ anyio.run(main)
 """
 
 
+@pytest.mark.slow
 def test_after_kill_9_what_was_finished_is_not_run_again(tmp_path):
     code = CHILD.format(tests=str(Path(__file__).parent))
     command = [sys.executable, "-c", code]

@@ -413,6 +413,7 @@ KINDS = [one for one in vars(errors).values()
          if isinstance(one, type) and issubclass(one, errors.BatutaError)]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_error_of_ours_travels_with_what_it_knows(kind):
     three = issubclass(kind, LimitReachedError)

@@ -279,6 +279,7 @@ examples = false
 """
 
 
+@pytest.mark.slow
 async def test_a_model_that_cannot_conduct_falls_back_and_is_then_left_alone(server, tmp_path):
     (tmp_path / "batuta.toml").write_text(FILE.format(url=server.url))
     async with HttpTransport() as http:

@@ -228,6 +228,7 @@ LOG = {"checkpoint_every": 2, "sample_every": 1}
 
 
 class TestResumption:
+    @pytest.mark.slow
     def test_it_goes_on_with_what_was_in_flight(self, tmp_path):
         whole = told(tmp_path / "whole", staleness=2, log=LOG)
         straight = trained(whole)
@@ -254,6 +255,7 @@ class TestResumption:
         assert [line["staleness"] for line in metrics(tmp_path)][2:] == [0, 1, 1]
 
 
+@pytest.mark.slow
 def test_second_rounds_are_written_ahead_too(tmp_path):
     told_ = told(tmp_path, staleness=2, questions=2, micro_batch=8, log=LOG)
     told_ = told_.model_copy(

@@ -152,6 +152,7 @@ def test_the_stages_share_what_is_left_after_the_beginning():
     assert late(0.0) and late(1.0), "a stage whose time is used ends at once"
 
 
+@pytest.mark.slow
 def test_a_time_that_is_too_short_is_refused_in_one_sentence_before_anything_is_spent(tmp_path):
     rows = [{"question": f"Add {n} and 1.", "answer": n + 1} for n in range(LEAST_QUESTIONS)]
     command = ["conductor", "--pool", "rehearsal", "--tasks", write_rows(tmp_path, rows)]

@@ -41,6 +41,7 @@ async def check(told_, calls=0):
     return report, {each.name: each for each in report.figures}
 
 
+@pytest.mark.slow
 async def test_without_calls_the_bill_is_called_assumed_and_the_worst_case_stands_beside_it(
     tmp_path, learned, key
 ):

@@ -85,6 +85,7 @@ async def whole_training(tmp_path, policy, **optimiser):
         return straight, provider.answered
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("staleness", [0, 2])
 async def test_a_budget_ends_it_with_a_checkpoint_and_more_money_goes_on_as_if_nothing_had_happened(
     tmp_path, learned, key, staleness

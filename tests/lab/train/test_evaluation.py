@@ -132,6 +132,7 @@ def checkpoints(folder):
     return sorted(path.name for path in (folder / "checkpoints").glob("checkpoint-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["own", "transformers"])
 def test_the_best_checkpoint_is_kept_and_is_the_result(tmp_path, learned, sampler):
     """With so great a learning rate a good policy gets worse: the last one is not the best."""
@@ -168,6 +169,7 @@ def test_evaluation_changes_nothing_of_what_is_learned(tmp_path, learned):
     assert untimed(metrics(often.output)) == untimed(metrics(seldom.output))
 
 
+@pytest.mark.slow
 def test_a_killed_training_knows_its_best_and_one_can_go_on_from_a_named_checkpoint(
     tmp_path, learned
 ):

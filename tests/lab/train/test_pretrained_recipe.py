@@ -182,6 +182,7 @@ def test_a_rule_of_world_1_reads_who_knows_and_who_checks(scripts: Any) -> None:
         ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_drafts_of_world_1_read_and_word_their_own_cards(scripts: Any) -> None:
     drafts, other = scripts("drafts"), scripts("other_families")
     world = drafts.WORLDS["rehearsal"]

@@ -123,6 +123,7 @@ LAUNCHED = {"eight-gpus.toml": 4, "full.toml": 2}
 """Processes that learn, where the recipe's commands start more than one."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(path.name for path in RECIPE.glob("*.toml")))
 def test_the_check_finds_nothing_wrong_with_any_file(name, tmp_path, monkeypatch):
     """As far as a machine can tell that has no GPU, key, question or vLLM."""
@@ -328,6 +329,7 @@ def test_the_check_needs_no_key_no_question_and_no_gpu(tmp_path, monkeypatch):
     assert "calls without a price" not in figures, "genai-prices knows all seven"
 
 
+@pytest.mark.slow
 def test_the_check_counts_the_stage_before_and_only_until_it_is_done(tmp_path):
     changes = [f"output='{tmp_path}'", "rejection.rounds=2", "rejection.questions=300"]
     told = override_settings(read_settings(SMALL, TrainSettings), changes, "the test")

@@ -138,6 +138,7 @@ async def test_letting_a_right_answer_stand_counts_more_than_correcting_it():
     )
 
 
+@pytest.mark.slow
 def test_second_rounds_are_fitted_too(tmp_path, warm):
     told = []
     rejection = {

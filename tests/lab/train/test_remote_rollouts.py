@@ -63,6 +63,7 @@ async def run_drafts(folder, executor, **pool):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_the_cluster_runs_what_this_process_runs(ray_cluster, tmp_path):
     here = await run_drafts(tmp_path / "here", "local")
     assert len({reward for reward, *_ in here}) > 2, "some are right, some wrong, some dear"
@@ -77,6 +78,7 @@ async def test_an_executor_that_is_not_there_is_said(tmp_path):
         await run_drafts(tmp_path, "local", processes=3)
 
 
+@pytest.mark.slow
 async def test_batches_that_are_run_at_the_same_time_wait_for_each_other(ray_cluster, tmp_path):
     """An actor serves one job at a time; with staleness several are in flight."""
     chosen = told(tmp_path, "ray", processes=2)

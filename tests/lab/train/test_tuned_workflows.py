@@ -30,6 +30,7 @@ def write_found(folder, worker="viola"):
     return folder
 
 
+@pytest.mark.slow
 def test_what_was_found_gets_likelier_and_is_kept_where_reinforcement_begins(tmp_path, warm):
     losses = []
     stage = settings(

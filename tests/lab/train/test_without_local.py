@@ -32,6 +32,7 @@ def run_without_local(folder: Path, *args: str) -> subprocess.CompletedProcess[s
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "said"),
     [

@@ -51,6 +51,7 @@ def open_context(world, usd, *, prices=None, many=250, seed=0):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMPARATORS)
 @pytest.mark.parametrize("usd", [0.004, 0.02])
 async def test_it_learns_within_its_dollars_and_answers(name, usd):

@@ -39,6 +39,7 @@ FLOWS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [700, 702, 720])
 async def test_a_share_of_a_whole_kind_is_what_the_programs_of_that_world_get(number):
     world = draw_world(number)

@@ -55,6 +55,7 @@ async def test_what_is_served_says_how_sure_it_is_and_no_call_is_made_for_it(tmp
     assert ended.confidence is not None and 0 < ended.confidence < 1
 
 
+@pytest.mark.slow
 async def test_where_the_settings_ask_again_the_budget_pays_for_it_and_both_are_fitted():
     meter = CallMeter(ASSUMED_PRICE)
     runner = CandidateRunner(EXPERTS.pool, EXPERTS.clients(), grade, meter, unknown=ASSUMED_PRICE)

@@ -61,6 +61,7 @@ def judge(deltas, saved=1.0):
     return verdict
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("questions", [40, 75, 150])
 @pytest.mark.parametrize("difference", [-0.04, -0.02, 0.0, 0.03])
 @pytest.mark.parametrize("disputed", [0.04, 0.1, 0.3])
@@ -169,6 +170,7 @@ def test_single_workers_answer_as_ultra_where_they_are_worth_more_than_workflows
     assert (advice["ultra"], advice["mini"]) == ("selector-mini", "selector-mini")
 
 
+@pytest.mark.slow
 async def test_what_is_deployed_in_a_group_was_run_on_enough_of_its_questions():
     for world in (CHECKS, VOTES):
         result, *_ = await tune_once(world, CALLS)
@@ -240,6 +242,7 @@ async def test_what_was_run_stays_known_where_the_money_has_gone_since():
     assert await run_systems(context, tasks[:30], systems, 0.9) == asked
 
 
+@pytest.mark.slow
 async def test_a_worker_that_hardly_ever_answers_is_not_the_best_single_worker():
     """It is right whenever it answers, and fails nine times of ten."""
 

@@ -84,6 +84,7 @@ def test_no_pattern_is_longer_than_is_allowed_and_one_model_has_none():
     assert open_patterns(RANKED.subset(["ada"]), 5) == ()
 
 
+@pytest.mark.slow
 async def test_where_a_pattern_is_worth_most_it_is_recommended_with_its_workers():
     result, meter, parts, settings = await tune_once(COMPARING, 3000, patterns=True)
     advice = recommend_systems(result)
@@ -106,6 +107,7 @@ async def test_where_no_pattern_pays_none_is_nominated():
     assert recommend_systems(result)["ultra"] is None
 
 
+@pytest.mark.slow
 async def test_a_limit_on_mean_calls_holds_for_patterns_too():
     result, *_ = await tune(COMPARING, 1500, patterns=True, mean_calls=2.5, last=TuneStage.SELECT)
     assert result.pattern is None

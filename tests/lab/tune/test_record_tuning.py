@@ -92,6 +92,7 @@ def test_students_quantile_is_that_of_the_tables(freedom, chance, true):
     assert student_quantile(chance, freedom) == pytest.approx(true, rel=0.01)
 
 
+@pytest.mark.slow
 def test_what_gains_on_every_family_left_out_is_nominated_and_does_so_on_new_ones():
     record = made_record(vote_everywhere)
     parts = split_record(record, seed=1)
@@ -107,6 +108,7 @@ def test_what_gains_on_every_family_left_out_is_nominated_and_does_so_on_new_one
     assert tuned.earned_n.mean() > single.earned_n.mean() + 0.03
 
 
+@pytest.mark.slow
 def test_a_gain_that_new_families_may_lose_again_is_none():
     record = made_record(vote_here_and_there)
     history = history_from_record(record)
@@ -159,6 +161,7 @@ def test_a_worker_alone_costs_what_was_recorded(tmp_path):
     assert AskOne(2)(history).usd_n == pytest.approx(np.full(200, 0.003))
 
 
+@pytest.mark.slow
 def test_the_cascade_that_was_nominated_is_in_the_folder(tmp_path):
     record = made_record(vote_everywhere)
     parts = split_record(record, seed=1)

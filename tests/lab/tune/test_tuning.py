@@ -60,6 +60,7 @@ async def tune_once(world, calls, **options):
     return _TUNED[key]
 
 
+@pytest.mark.slow
 async def test_experts_are_found_and_the_judgement_says_so():
     result, meter, parts, settings = await tune(EXPERTS, 2000)
     assert meter.calls <= 2000

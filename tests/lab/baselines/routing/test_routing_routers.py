@@ -60,6 +60,7 @@ def test_every_published_name_is_tested_here():
     assert all(each.name.startswith("smoothie") for each in BASELINES if each.fit_chooser)
 
 
+@pytest.mark.slow
 @each_router
 async def test_the_workflow_fits_the_pool_and_the_steps(routers, name):
     for members in (pool(), pool("eve", "bob"), pool("ada", "stranger")):
@@ -112,6 +113,7 @@ async def test_the_same_seed_fits_the_same_router(name):
     assert first.name == second.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEARNING)
 async def test_unknown_scores_are_neither_right_nor_wrong(name):
     history = made()

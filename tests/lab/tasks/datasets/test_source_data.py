@@ -48,6 +48,7 @@ GRADERS = {
 BENCHMARKS = sorted({re.split(r"[:-]", name)[0] for name in COUNTS})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 def test_every_split_is_whole(benchmark):
     for name in COUNTS:

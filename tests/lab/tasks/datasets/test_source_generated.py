@@ -59,6 +59,7 @@ def test_the_shared_random_numbers_are_left_alone():
     assert random.random() == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", reasoning_gym.generator_names())
 def test_no_scorer_hangs_or_runs_what_an_answer_says(tmp_path, family):
     mark = tmp_path / "mark"

@@ -101,6 +101,7 @@ def test_a_line_without_end_is_read_no_further_than_a_row_may_be_long(tmp_path, 
     tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_a_small_file_does_not_unpack_to_many_rows(tmp_path):
     (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(SPACES + b"\n") * 40)
     with pytest.raises(SourceError, match="unpacks to more than 1 GiB: too much"):

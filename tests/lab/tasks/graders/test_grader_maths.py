@@ -45,6 +45,7 @@ HOSTILE = [
 REFUSED = ["9" * 300, "{" * 300 + "5" + "}" * 300, "[" * 5000, "x" * 1_000_000]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", HOSTILE + REFUSED, ids=lambda text: ascii(text[:20]))
 async def test_hostile_answers_come_back_and_the_pool_goes_on(pool, answer):
     grade = await MathsGrader(pool).grade(f"\\boxed{{{answer}}}", r"\sqrt{2}")
@@ -71,6 +72,7 @@ async def test_a_megabyte_is_read_in_no_time(pool):
         assert time.process_time() - started < 4
 
 
+@pytest.mark.slow
 async def test_what_takes_too_long_is_undecided(pool):
     with anyio.fail_after(110):
         grade = await MathsGrader(pool).grade(f"\\boxed{{{ENDLESS[0]}}}", ENDLESS[1])
@@ -79,6 +81,7 @@ async def test_what_takes_too_long_is_undecided(pool):
     assert "too long" in grade.reason
 
 
+@pytest.mark.slow
 async def test_the_pool_outlives_its_processes():
     with MathsPool() as mine:
         assert await mine.compare("x", "x+1") is ComparisonResult.DIFFERENT
@@ -90,6 +93,7 @@ async def test_the_pool_outlives_its_processes():
     assert not mine.process_ids
 
 
+@pytest.mark.slow
 async def test_a_comparison_whose_process_dies_is_undecided():
     with MathsPool() as mine:
         await mine.compare("x", "y")

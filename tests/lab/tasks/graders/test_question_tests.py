@@ -80,6 +80,7 @@ async def test_a_program_that_ends_early_does_not_pass(run_tests):
     assert await run_tests(MBPP, "```python\nimport os\nos._exit(0)\n```") is False
 
 
+@pytest.mark.slow
 @needs_data("bench/humaneval")
 async def test_published_solutions_pass_what_their_questions_show(run_tests):
     lines = (FOLDER / "bench/humaneval/test.jsonl").read_text().splitlines()

@@ -47,6 +47,7 @@ def loaded(name):
     return load_recorded(name, folder=FOLDER)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECORDED_NAMES)
 def test_a_set_is_whole_and_small_and_has_the_published_lines(name):
     record = loaded(name)
