@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TRIES = Path(__file__).parent / "pattern_tries.py"
 SECONDS = 280
 

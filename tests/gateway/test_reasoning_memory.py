@@ -3,6 +3,8 @@
 import tracemalloc
 from dataclasses import replace
 
+import pytest
+
 from batuta.core import (
     Message,
     Pool,
