@@ -222,7 +222,8 @@ class RunService:
             )
             try:
                 # Checked last: a caller without permission must not cost this work.
-                await check_response_format(call.question)
+                if call.question.response_format is not None:
+                    await check_response_format(call.question)
                 yield await self._check_workflow(prepared_call)
             except APIError:
                 admission.is_durable = False  # a refused job is never resumed: release its money
@@ -429,10 +430,12 @@ class RunService:
                     approve=self._open_approver(prepared),
                 ),
             )
-            return mark_explored(prepared.chosen, run)
+            return run if prepared.chosen is None else mark_explored(prepared.chosen, run)
         finally:
             if recorder.ended is not None:
-                run = mark_explored(prepared.chosen, recorder.run())
+                run = recorder.run()
+                if prepared.chosen is not None:
+                    run = mark_explored(prepared.chosen, run)
                 await self._store_run(prepared, run)
                 await self._forget_edits(prepared, run)
 

@@ -162,10 +162,8 @@ def note_spent(chosen: ChosenArm, run: Run) -> None:
     chosen.spent = run_nano(run)
 
 
-def mark_explored(chosen: ChosenArm | None, run: Run) -> Run:
-    """Return the run with the record of how its arm was chosen, if one was chosen."""
-    if chosen is None:
-        return run
+def mark_explored(chosen: ChosenArm, run: Run) -> Run:
+    """Return the run with the record of how its arm was chosen."""
     return replace(run, header=replace(run.header, exploration=chosen.choice))
 
 

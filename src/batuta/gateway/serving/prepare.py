@@ -38,7 +38,7 @@ from batuta.core.conductor import conductor_worker
 from batuta.core.message import SYSTEM_ROLES
 from batuta.core.server_tools import WEB_SEARCH as SEARCH_TOOL
 from batuta.core.token_estimate import estimate_request_tokens
-from batuta.core.worker import VISION, token_price
+from batuta.core.worker import PROGRAM, VISION, token_price
 from batuta.engine import LatencyLookup, estimate_workflow, new_run_id
 from batuta.engine.confidence import ConfidenceModel
 from batuta.engine.planning import restrict_workers
@@ -184,9 +184,8 @@ class CallPreparer:
         least = required_confidence(options, caller, served, self._catalogue.confidence)
         pool = permitted_workers(caller, served, options.select_workers(served.pool))
         rules = self._rules_for(caller, question)
-        pool, clients, acts = permit_workers(
-            rules, served, options, pool=pool, clients=self._catalogue.clients
-        )
+        clients = self._catalogue.clients
+        pool, clients, acts = permit_workers(rules, served, options, pool=pool, clients=clients)
         options.check_workflow(pool, limits)
         if effort is not None:
             pool = pool_for_effort(effort, served, pool)
@@ -200,7 +199,8 @@ class CallPreparer:
             call = replace(call, question=tenant_key(question, caller.tenant))
         auxiliary = auxiliary_kind(call)
         call, clients = self._with_tools(call, clients, pool, caller)
-        pool, clients = self._files.open_for_programs(call, caller, pool, clients)
+        if any(PROGRAM in worker.tags for worker in pool):
+            pool, clients = self._files.open_for_programs(call, caller, pool, clients)
         served = self._keep_worker(served, call.question, pool, caller)
         if auxiliary is not None and self._answers_alone(auxiliary, served):
             served = answer_alone(served, auxiliary, call.question, pool)
