@@ -118,7 +118,7 @@ class LedgerLine:
     kind: str
     """`CONDUCTOR_KIND`, `WORKER_KIND`, `TOOL_KIND` or `CUT_KIND`."""
     name: str
-    """Of the conductor, worker or tool; empty for `CUT_KIND`."""
+    """The name of the conductor, worker or tool; empty for `CUT_KIND`."""
     usage: Usage
     cost: Cost
     assumed_usd: Decimal

@@ -94,7 +94,7 @@ class ToolSource(Protocol):
 
     @property
     def description(self) -> str:
-        """What the tool does, in a sentence or two for models."""
+        """The description of the tool for models, in one or two sentences."""
         ...
 
     @property

@@ -77,7 +77,7 @@ class Taken:
     """An amount taken from a rate, part of which can be given back."""
 
     unit: str
-    """What is counted, such as `requests`."""
+    """The counted unit, such as `requests`."""
     name: str
     """The key's id, or another name under which the amount counts."""
     amount: int
@@ -92,11 +92,11 @@ class RateWindow:
     """The state of a rate after an amount was requested."""
 
     unit: str
-    """What is counted: `requests`, `tokens` or `bytes`."""
+    """The counted unit: `requests`, `tokens` or `bytes`."""
     cap: int
     """The maximum per minute; while Redis is down, this replica's share of it."""
     remaining: int
-    """What is left of the cap, at least 0."""
+    """The remaining amount below the cap, at least 0."""
     reset: float
     """Seconds until the whole cap is available again or, after a refusal, until the amount fits;
     at most 60. For an amount above the cap it is 60, though it never fits."""

@@ -164,7 +164,7 @@ def buckets_of(caller: Caller, at: float) -> tuple[Bucket, ...]:
 
 @dataclass(slots=True, kw_only=True)
 class Admission:
-    """What a call holds of its caller's rates, concurrency and budgets."""
+    """The shares of its caller's rates, concurrency and budgets that a call holds."""
 
     run_id: RunId
     """The id under which the call counts towards its key's concurrency."""
@@ -424,7 +424,7 @@ class PreparedCall:
     revise: WorkflowRevision | None = None
     """Revises the conductor's workflows for the session."""
     admission: Admission
-    """What the call holds of its caller's rates, concurrency and budgets."""
+    """The shares of its caller's rates, concurrency and budgets that the call holds."""
     guardrails: Guardrails = NO_GUARDRAILS
     guarded: tuple[GuardrailTriggered, ...] = ()
     """Guardrail findings in the caller's workflow, and rules that excluded workers."""

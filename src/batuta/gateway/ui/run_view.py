@@ -85,7 +85,7 @@ class Bar:
     width: float
     seconds: float
     state: str
-    """As from `step_state`; `plan` for the conductor's planning."""
+    """A state of `step_state`, or `plan` for the conductor's planning."""
     colour: int | None
     """Index of the worker's colour; None for the conductor's planning."""
     marks: tuple[float, ...] = ()

@@ -41,7 +41,7 @@ class WorkerPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedMethod:
-    """What is reported of a method that was fitted on one part."""
+    """The reported figures of a method that was fitted on one part."""
 
     system: str
     pair: WorkerPair | None

@@ -170,7 +170,7 @@ class Subject:
 
     @property
     def key_text(self) -> str:
-        """What a run depends on besides the pool and the system, as text for its key."""
+        """The settings besides pool and system that a run depends on, as text for its key."""
         recorded = self.replay_pool and (self.replay_pool.record.name, self.replay_pool.simulate)
         if self.replay_pool and (version := self.replay_pool.record.version):
             recorded = (version, recorded)

@@ -170,7 +170,7 @@ class System:
     drafts: str = CONDUCTOR
     """The name in `Subject.identities` of the conductor's model, if that is not a worker."""
     terms: str = ""
-    """What the runs depend on besides pool, limits and method, as text for the keys of runs."""
+    """The settings besides pool, limits and method that runs depend on, as text for their keys."""
 
     def has_workers_in(self, pool: Pool) -> bool:
         """Return whether a pool has a worker that the system can use.

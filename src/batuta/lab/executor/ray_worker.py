@@ -26,7 +26,7 @@ class Exchange(NamedTuple):
     """An actor's message to its driver."""
 
     ended: list[Ended]
-    """What has ended since the message before."""
+    """The results of the items that have ended since the message before."""
     asked: list[tuple[int, Any]]
     """Questions of running items, each with the number that identifies its answer."""
 
@@ -49,7 +49,7 @@ class _ServedJob:
     inbox: deque[tuple[int, Any]] = field(default_factory=deque[tuple[int, Any]])
     """The items that have not been started, each with its index."""
     outbox: list[Ended] = field(default_factory=list[Ended])
-    """What has ended and has not been sent to the driver."""
+    """The results that have not been sent to the driver."""
     arrived: anyio.Event = field(default_factory=anyio.Event)
     """Set when the inbox has items, or the job is to be closed."""
     ended: anyio.Event = field(default_factory=anyio.Event)

@@ -25,7 +25,7 @@ from batuta.core.conductor import NULL_LISTENER
 from batuta.language import render_workflow
 
 SOLUTION, PLAN, FACTS = "solution", "plan", "facts"
-"""What a step may produce."""
+"""The kinds of result that a step may produce."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ class StepClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedReply:
-    """What can be parsed from another worker's reply."""
+    """The parts of another worker's reply that can be parsed."""
 
     steps: dict[tuple[str, str], StepClaim]
     """The claimed result by the step's phrase and the value before the step."""
