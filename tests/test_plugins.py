@@ -27,15 +27,20 @@ BROKEN = "the command 'raises' of the package strange cannot be loaded: RuntimeE
 KINDS = ("command", "pool", "baseline", "tasks")
 
 
+def install(folder, name, rows):
+    """Write the metadata of an installed package with these entry points."""
+    about = folder / f"{name}-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("\n".join(["[batuta.plugins]", *rows]))
+
+
 @pytest.fixture
 def broken(tmp_path, monkeypatch):
     """A package whose plugins are all broken is installed."""
-    about = tmp_path / "strange-1.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: strange\nVersion: 1\n")
     rows = [f"{kind}.{name} = strange_{name}:app" for kind in KINDS for name in MODULES]
     rows += ["nodot = strange_wrong:app", "odd.reference = no reference"]
-    (about / "entry_points.txt").write_text("\n".join(["[batuta.plugins]", *rows]))
+    install(tmp_path, "strange", rows)
     for name, text in MODULES.items():
         if text is not None:
             (tmp_path / f"strange_{name}.py").write_text(text)
@@ -54,6 +59,18 @@ def test_a_broken_plugin_is_one_sentence(broken, kind, name):
     with pytest.raises(ConfigError, match=f"the {kind} '{name}' of the package strange") as told:
         plugins.open_plugin(kind, name, lambda found: found.nothing())
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_plugin_that_two_packages_declare_is_refused_unless_they_agree(broken, tmp_path, kind):
+    rows = [f"{kind}.wrong = other_module:app", f"{kind}.gone = strange_gone:app"]
+    install(tmp_path, "other", rows)
+    plugins._read_declarations.cache_clear()
+    with pytest.raises(ConfigError, match=r"several packages \(other, strange\)"):
+        plugins.open_plugin(kind, "wrong", lambda found: found)
+    with pytest.raises(ConfigError, match=f"the {kind} 'gone' of the package"):
+        plugins.open_plugin(kind, "gone", lambda found: found)
+    assert plugins.plugin_names(kind).count("wrong") == 1
 
 
 def batuta(folder, *words):

@@ -43,15 +43,20 @@ def open_plugin(kind: str, name: str, use: Callable[[Any], _Result]) -> _Result:
     """Import a plugin, call `use` with the object that its entry point names, return the result.
 
     Raises:
-        ConfigError: no such plugin is installed, or the import or `use` raised an error that is
-            not a BatutaError.
+        ConfigError: no such plugin is installed, two packages declare it differently, or the import
+            or `use` raised an error that is not a BatutaError.
         BatutaError: the import or `use` raised it.
     """
-    entry = _read_declarations().get(kind, {}).get(name)
-    if entry is None:
+    declared = _read_declarations().get(kind, {}).get(name)
+    if not declared:
         raise ConfigError(
             f"no installed package has the {kind} {name!r}: check the name, or install its package"
         )
+    if len({entry.value for entry in declared}) > 1:
+        packages = ", ".join(sorted({entry.dist.name for entry in declared if entry.dist}))
+        message = f"the {kind} {name!r} is declared by several packages ({packages})"
+        raise ConfigError(f"{message}: uninstall all but one of them")
+    entry = declared[0]
     try:
         return use(entry.load())
     except BatutaError:
@@ -64,13 +69,10 @@ def open_plugin(kind: str, name: str, use: Callable[[Any], _Result]) -> _Result:
 
 
 @cache
-def _read_declarations() -> dict[str, dict[str, EntryPoint]]:
-    """Return the entry points of all installed packages, by kind, then by name; read once.
-
-    Of two with the same kind and name the first is used.
-    """
-    declared: dict[str, dict[str, EntryPoint]] = {}
+def _read_declarations() -> dict[str, dict[str, list[EntryPoint]]]:
+    """Return the entry points of all installed packages, by kind, then by name; read once."""
+    declared: dict[str, dict[str, list[EntryPoint]]] = {}
     for entry in entry_points(group=GROUP):
         kind, _, name = entry.name.partition(".")
-        declared.setdefault(kind, {}).setdefault(name, entry)
+        declared.setdefault(kind, {}).setdefault(name, []).append(entry)
     return declared

@@ -77,7 +77,7 @@ async def test_what_unpacks_to_too_much_or_to_nothing_is_refused(encoding, pack)
             packed = pack(b" " * size)
             assert len(packed) < MAX_BODY / 20
             assert (await post(serving, PATHS[0], packed, encoding))[0] == wanted
-        for broken in (pack(BODY)[:-5], BODY, b""):
+        for broken in (pack(BODY)[:-5], BODY, b"", pack(BODY) * 2, pack(BODY) + b"{}"):
             assert (await post(serving, PATHS[0], broken, encoding))[0] == 400
         status, _, _ = await post(serving, PATHS[0], pack(BODY), encoding)
         assert status == 200, "nothing of it is held"

@@ -50,7 +50,7 @@ _unpack_limiter = anyio.CapacityLimiter(_MAX_UNPACKING)
 async def unpack_body(body: bytes, encoding: str, most: int) -> bytes:
     """Return the body, decompressed in another thread if it has an encoding.
 
-    Of several gzip members or zstd frames, only the first is read.
+    A body of several gzip members or zstd frames is refused, as is anything after the first.
 
     Args:
         body: the body as received.
@@ -58,7 +58,7 @@ async def unpack_body(body: bytes, encoding: str, most: int) -> bytes:
         most: the maximum number of bytes of the decompressed body.
 
     Raises:
-        APIError: the encoding is unknown, or the body is not of this encoding or too large.
+        APIError: the encoding is unknown, or the body is not valid in this encoding or too large.
     """
     name = encoding.strip().lower()
     if name in {"", "identity"}:
@@ -73,7 +73,7 @@ async def unpack_body(body: bytes, encoding: str, most: int) -> bytes:
     try:
         plain = await anyio.to_thread.run_sync(unpack, body, most, limiter=_unpack_limiter)
     except (zlib.error, zstandard.ZstdError, EOFError):
-        message = f"The body is not valid {name}, as its 'content-encoding' says."
+        message = f"The body is not one whole {name} stream, as its 'content-encoding' says."
         raise APIError(400, "invalid_value", message) from None
     if len(plain) > most:
         raise APIError(413, "request_too_large", f"The body unpacks to more than {most} bytes.")
@@ -83,7 +83,7 @@ async def unpack_body(body: bytes, encoding: str, most: int) -> bytes:
 def _unpack_zlib(body: bytes, most: int, wbits: int) -> bytes:
     reader = zlib.decompressobj(wbits)
     plain = reader.decompress(body, most + 1)
-    if not reader.eof and len(plain) <= most:
+    if len(plain) <= most and (not reader.eof or reader.unused_data):
         raise EOFError
     return plain
 
@@ -91,14 +91,17 @@ def _unpack_zlib(body: bytes, most: int, wbits: int) -> bytes:
 def _unpack_zstd(body: bytes, most: int) -> bytes:
     reader = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES).decompressobj()
     parts: list[bytes] = []
-    size = 0
+    size, is_whole = 0, False
     # One piece of a decompression bomb expands to megabytes, so the size is checked after each.
     for at in range(0, len(body), _PIECE_BYTES):
         parts.append(reader.decompress(body[at : at + _PIECE_BYTES]))
         size += len(parts[-1])
-        if size > most or reader.eof:
+        if size > most:
             break
-    if not reader.eof and size <= most:
+        if reader.eof:
+            is_whole = at + _PIECE_BYTES >= len(body) and not reader.unused_data
+            break
+    if size <= most and not is_whole:
         raise EOFError
     return b"".join(parts)
 
