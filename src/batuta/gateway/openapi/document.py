@@ -102,9 +102,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         "An answer as a message", body="MessageRequest", answer="Message", streams=True
     ),
     ("POST", "/v1/messages/count_tokens"): Operation(
-        "The estimated number of tokens of a message's body",
-        body="CountRequest",
-        answer="TokenCount",
+        "Estimates the tokens of a message request", body="CountRequest", answer="TokenCount"
     ),
     ("GET", "/v1/models"): Operation("The served models", answer="List"),
     ("GET", "/v1/models/{id}"): Operation("A served model", answer="Model"),

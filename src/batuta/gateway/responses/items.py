@@ -110,9 +110,9 @@ def parse_items(items: Iterable[Fields]) -> tuple[Message, ...]:
 
 
 def _split_attachments(message: Message) -> tuple[Message, list[Part]]:
-    """Return a tool message without its attachments, and these after a heading, if there are any.
+    """Return a tool message without its attachments, and any attachments after a heading.
 
-    Most providers accept attachments only from users.
+    Most providers accept attachments only in user messages.
     """
     if not message.attachments:
         return message, []

@@ -69,7 +69,7 @@ class SSEEventSink:
             return encoded_event_frame(event["type"], data)
 
         def keep_alive() -> bytes:
-            """Return a keep-alive frame: a comment while the final response is being stored."""
+            """Return a keep-alive frame, or a comment while the final response is being stored."""
             event = keep_alive_event()
             return KEEP_ALIVE_COMMENT if event is None else encode_event(event)
 
@@ -207,5 +207,5 @@ async def send_events(
         return
     if refusal is not None:
         # The response itself continues, so it is not reported as failed.
-        error = {"code": refusal.code, "message": refusal.message, "param": None}
-        await writer.close(event_frame({"type": "error", "sequence_number": number, **error}))
+        details = {"code": refusal.code, "message": refusal.message, "param": None}
+        await writer.close(event_frame({"type": "error", "sequence_number": number, **details}))
