@@ -13,7 +13,7 @@ from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from batuta.clients import ScriptedClient
-from batuta.core import Finish, Reply
+from batuta.core import Reply
 from batuta.gateway.mcp.endpoint import MCP_PATH, McpOptions, lower_cost
 from fakes.serving import Server
 from gateway.keyed_server import KeyedServer
@@ -63,7 +63,7 @@ async def test_each_caller_asks_with_its_key_and_sees_its_own_runs(store):
 
 
 async def test_a_refusal_is_the_answer():
-    reply = Reply("I must not say.", finish=Finish.STOP, is_refusal=True)
+    reply = Reply(text="I must not say.", is_refusal=True)
     app_state = scripted_state({"ada": ScriptedClient(lambda _: reply)})
     async with (
         Serving(replace(app_state, mcp=OFFER)) as serving,
