@@ -9,7 +9,7 @@ from batuta.clients import ScriptedClient
 from batuta.core import Finish, Reply, Role, ToolCall
 from batuta.errors import BadRequestError
 from batuta.gateway.http.body import Fields
-from batuta.gateway.responses.compaction import pack_summary, read_summary
+from batuta.gateway.responses.compaction import compaction_body, pack_summary, read_summary
 from batuta.gateway.responses.tools import custom_input
 from batuta.store import Store
 from gateway.live_server import Serving, scripted_state, stored
@@ -208,6 +208,14 @@ async def test_a_whole_answer_can_be_a_compaction_and_anothers_summary_is_left_o
         body = asking(input=[foreign, {"role": "user", "content": "Go on"}])
         status, headers, _ = await server.post("/v1/responses", json=body)
         assert (status, headers["x-batuta-ignored"]) == (200, "input.compaction")
+
+
+def test_a_body_of_compaction_keeps_what_was_found_out_about_the_request():
+    raw = {"model": "worker/ada", "input": "x"}
+    body = Fields(raw, is_fresh=True, is_large=True, session="s", files=("file-1",))
+    made = compaction_body(body)
+    for name in ("is_fresh", "is_large", "session", "files"):
+        assert getattr(made, name) == getattr(body, name), name
 
 
 @given(st.text())

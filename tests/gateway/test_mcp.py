@@ -13,6 +13,7 @@ from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from batuta.clients import ScriptedClient
+from batuta.core import Reply
 from batuta.gateway.mcp.endpoint import MCP_PATH, McpOptions, lower_cost
 from fakes.serving import Server
 from gateway.keyed_server import KeyedServer
@@ -59,6 +60,17 @@ async def test_each_caller_asks_with_its_key_and_sees_its_own_runs(store):
             assert said_by(await client.call_tool("runs", {})) == "There are no runs yet."
     spent = {row.tenant: row.cost.usd for row in await store.list()}
     assert set(spent) == {"acme"}
+
+
+async def test_a_refusal_is_the_answer():
+    reply = Reply(text="I must not say.", is_refusal=True)
+    app_state = scripted_state({"ada": ScriptedClient(lambda _: reply)})
+    async with (
+        Serving(replace(app_state, mcp=OFFER)) as serving,
+        host_of(serving.url) as client,
+    ):
+        answer = said_by(await client.call_tool("ask", {"question": "hi"}))
+    assert answer.startswith("I must not say.\n\n[run_")
 
 
 async def test_without_a_key_nothing_is_served(store):

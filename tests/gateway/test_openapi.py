@@ -94,6 +94,11 @@ def test_bodies_have_the_bounds_of_their_parsers(document):
     assert not fits(document, "ResponseRequest", {"model": "m", "input": "x", "top_logprobs": 21})
 
 
+def test_every_required_field_is_described(document):
+    for name, schema in document["components"]["schemas"].items():
+        assert set(schema.get("required", ())) <= schema.get("properties", {}).keys(), name
+
+
 @pytest.mark.parametrize("name", ["ChatRequest", "ResponseRequest", "MessageRequest"])
 def test_fields_that_are_refused_are_not_offered(document, name):
     offered = document["components"]["schemas"][name]["properties"]
@@ -110,7 +115,7 @@ def test_branches_are_seen():
         return inner.whole("size", 1, 9) if inner else None
 
     found = body_schema(parse)
-    assert found["required"] == ["at"]
+    assert found["required"] == ["at"] and found["properties"]["at"] == {}
     assert found["properties"]["name"]["type"] == ["string", "null"]
     assert found["properties"]["kind"]["enum"] == ["plain", "named", None]
     size = found["properties"]["inner"]["properties"]["size"]

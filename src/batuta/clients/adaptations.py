@@ -388,13 +388,14 @@ class Adaptations:
     efforts: Mapping[str, str] = field(default_factory=dict[str, str])
     """Maps refused reasoning efforts to those sent instead."""
     schemas: tuple[bytes, ...] = ()
-    """Digests of schemas that are put into the system message, as the server rejects parts."""
+    """Digests of schemas of which the server refuses parts; the system message describes them."""
 
     def adapt_request(self, request: Request) -> Request:
         """Return the request in the form that the server accepts.
 
         Raises:
-            FormRefusedError: the server cannot enforce the response format, which is required.
+            FormRefusedError: the server cannot enforce the response format, and describing it in
+                the prompt does not suffice.
         """
         if self.loses_form(request):
             raise FormRefusedError("the provider cannot enforce the requested response format")

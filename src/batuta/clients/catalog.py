@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _PROVIDERS = {"gemini": "google", "vertex": "google", "bedrock": "aws"}
 """Our provider names that `genai-prices` spells differently."""
-_LOCAL = {"ollama", "vllm", "sglang", "llamacpp", "lmstudio", "python", "local"}
-"""Servers on the user's own machine, to which other providers' prices do not apply."""
+_LOCAL = {provider.name for provider in PROVIDERS.values() if provider.local}
+"""Providers on the user's own machine, to which other providers' prices do not apply."""
 _ABILITIES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"o1-mini|o1-preview|deepseek-r1|gemma|phi|smollm", ()),
     (r"o3-mini|gpt-3\.5|gpt-oss|deepseek|codestral|devstral|magistral|ministral", ("tools",)),
@@ -359,7 +359,7 @@ def known_worker(provider: str, model: ListedModel, base_url: str = "") -> Worke
         base_url: the server's URL.
     """
     facts = find_model_facts(provider, model.name, base_url) or ModelFacts()
-    local = provider in PROVIDERS and PROVIDERS[provider].local
+    local = provider in _LOCAL
     name = model.name.rpartition("/")[2] if model.name.endswith(".gguf") else model.name
     tags = facts.tags if model.tags is None else model.tags
     size = model.parameters or parameters_in(model.name)

@@ -356,7 +356,7 @@ _CACHE_INPUTS = ("cache_read_input_tokens", "cache_creation_input_tokens")
 
 
 def with_own_names(usage: dict[str, Any], own: tuple[str, str]) -> dict[str, Any]:
-    """Return `usage`; if it has only another API's field names, with its counts under `own` too.
+    """Return `usage`; if it lacks both fields `own`, with their counts from another API's fields.
 
     Args:
         usage: the usage that a provider states.
@@ -455,7 +455,7 @@ def _is_number(value: Any) -> bool:
 def with_joined_halves(provider_reply: ProviderReply) -> ProviderReply:
     """Return the reply with the halves of surrogate pairs joined in its strings.
 
-    Those of its server calls were joined by `SearchReader`.
+    `SearchReader` has already joined the halves in the strings of server calls.
     """
     reply = _join_reply(provider_reply.reply)
     return provider_reply if reply is provider_reply.reply else replace(provider_reply, reply=reply)
@@ -584,7 +584,7 @@ def read_finish(reason: Any) -> Finish:
 
 
 def resolve_finish(finish: Finish, calls: Sequence[ToolCall]) -> Finish:
-    """Return `finish`; for STOP or TOOL_CALLS return the one that fits whether there are calls."""
+    """Return `finish`; STOP and TOOL_CALLS are corrected by whether there are calls."""
     if finish not in {Finish.STOP, Finish.TOOL_CALLS}:
         return finish
     return Finish.TOOL_CALLS if calls else Finish.STOP

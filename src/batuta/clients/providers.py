@@ -13,7 +13,7 @@ from batuta.clients.adaptations import Kind
 from batuta.clients.cloud_credentials import Cloud
 from batuta.clients.http_target import NO_KEY, Secret
 from batuta.clients.openai.client import (
-    AZURE,
+    AZURE_DIALECT,
     COMPATIBLE_DIALECT,
     DEEPSEEK_DIALECT,
     OPENAI_DIALECT,
@@ -128,7 +128,7 @@ _KNOWN_PROVIDERS = (
     Provider(
         name="azure",
         base_url="",
-        dialect=AZURE,
+        dialect=AZURE_DIALECT,
         cloud="azure",
         key_vars=("AZURE_OPENAI_API_KEY",),
         url_vars=("AZURE_OPENAI_ENDPOINT",),
@@ -327,7 +327,7 @@ _URL_FORMS: Mapping[str, Callable[[str], str]] = {
 Identity = Mapping[str, str]
 """Settings by which a journal tells workers apart, by name; values that may be secret are digests.
 
-They do not include the key, `adapt` and `field_names`.
+The key, `adapt` and `field_names` are not among them.
 """
 
 

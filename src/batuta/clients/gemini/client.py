@@ -1,10 +1,12 @@
 """Google's Gemini API: generateContent and its stream.
 
-Deviations a caller should know: prefill and `parallel_tool_calls` are not sent; thinking is set by
-a budget for models named `gemini-2.5…`, by a level for `gemini-3…` and later ones, except that the
-effort `none` is a budget of 0 from `gemini-4` on, and is not set for others. Levels were read from
-Google's developer guides on 2026-11-24: low and high from 3 on, medium from 3.1 on and for every
-Flash.
+Deviations a caller should know:
+- Prefill and `parallel_tool_calls` are not sent.
+- The effort is sent as a thinking budget to `gemini-2.5…`, and as a thinking level to `gemini-3…`
+  and later models. From `gemini-4` on the effort `none` is a budget of 0. Other models get neither.
+
+Levels were read from Google's developer guides on 2026-11-24: low and high from 3 on, medium from
+3.1 on and for every Flash.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ OPENAI_DIALECT = ChatDialect(
     cache_keys=True,
     files=True,
 )
-AZURE = replace(OPENAI_DIALECT, key_header="api-key")
+AZURE_DIALECT = replace(OPENAI_DIALECT, key_header="api-key")
 """Azure OpenAI's v1 API, where the model is the name of a deployment."""
 PREFILL_DIALECT = ChatDialect(prefill=True, merges_system=True)
 """Used for vLLM and SGLang."""

@@ -62,7 +62,7 @@ def completion_id(run_id: str) -> str:
 
 
 def logprobs_object(tokens: Sequence[TokenLogprob]) -> dict[str, Any] | None:
-    """Return the log probabilities of a choice; null if there are none."""
+    """Return the log probabilities of a choice; None if there are none."""
     if not tokens:
         return None
     return {"content": [token_object(token) for token in tokens], "refusal": None}
@@ -145,8 +145,8 @@ class ChatStreamRenderer:
     def __init__(self, writer: SSEWriter, prepared: PreparedCall) -> None:
         self._writer = writer
         self._direct = prepared.served_model.direct
-        """Whether a single worker answers directly: its own reasoning is sent, and progress
-        only with `stream_steps`."""
+        """Whether a single worker answers directly: its own reasoning is sent, and no progress
+        without `stream_steps`."""
         steps = prepared.call.options.stream_steps
         self._progress = RunProgress(prepared) if steps or not self._direct else None
         """The progress sent beside the answer; None if no progress is sent."""
@@ -160,6 +160,7 @@ class ChatStreamRenderer:
             "model": prepared.call.model,
         }
         self._heads: dict[int, bytes] = {}
+        """The encoded beginning of the chunks, by choice; none for a choice without a chunk yet."""
         self._head = self._head_of(0)
         self._tail = b',"logprobs":null,"finish_reason":null}]}\n\n'
         self._texts: dict[int, list[str]] = {}
@@ -177,7 +178,7 @@ class ChatStreamRenderer:
         await self._write_chunk({"role": "assistant", "content": ""})
 
     async def on_event(self, event: Event) -> None:
-        """Send the chunks of an event of the run, if it has any."""
+        """Send the chunks for an event of the run, if there are any."""
         if isinstance(event, StepDelta) and event.is_answer:
             self._has_streamed = True
             if self._progress is not None:

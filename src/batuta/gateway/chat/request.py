@@ -73,8 +73,8 @@ _USED_FIELDS = {
     "prompt_cache_key", "prompt_cache_retention", ORCHESTRATION_FIELD,
 }  # fmt: skip
 _ACCEPTED_FIELDS = {"verbosity", "metadata", "user", "safety_identifier", "service_tier"}
-"""Fields that are validated and do not change the answer; a response header lists them. Some label
-the stored run."""
+"""Fields that are validated and do not change the answer; a response header lists them. Some of
+them label the stored run."""
 _KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | REFUSED_FIELDS.keys()
 _CHECKED_FIELDS = frozenset({*REFUSED_FIELDS, *_ACCEPTED_FIELDS, "modalities"})
 _TOOL_FIELDS = frozenset({"tools", "tool_choice"})
@@ -86,22 +86,13 @@ _SAMPLING_FIELDS = frozenset({
 })  # fmt: skip
 
 
-def parse_model(body: Fields) -> str:
-    """Return the served model's name.
-
-    Raises:
-        APIError: the body names no model.
-    """
-    return body.need_text("model")
-
-
 def parse_chat(body: Fields) -> ParsedCall:
     """Return the body as a call.
 
     Raises:
         APIError: the body is invalid; the error names the path of the first invalid field.
     """
-    model = parse_model(body)
+    model = body.need_text("model")
     messages = parse_messages(body)
     if body.mentions(_CHECKED_FIELDS):
         _check_unsupported(body)
@@ -344,7 +335,7 @@ def _parse_image(part: Fields) -> Image:
 
 
 def _parse_made_image(part: Fields) -> Image:
-    """Return an image generated in an earlier message, in the form that the answer had."""
+    """Return an image that a model generated earlier, sent back in the form of our answers."""
     image = part.need_object("image_url")
     return Image(url=picture_url(image.path("url"), image.text("url") or ""))
 

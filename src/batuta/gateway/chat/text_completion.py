@@ -11,13 +11,12 @@ from typing import Any, cast, final
 
 from batuta.core import Event, Question, Reply, Run, StepDelta, user_message
 from batuta.gateway.chat.endpoint import DONE_FRAME, CompletionForm, finish_reason
-from batuta.gateway.chat.request import parse_model, parse_sampling
+from batuta.gateway.chat.request import parse_sampling
 from batuta.gateway.errors import APIError, invalid_type, invalid_value, unsupported_parameter
 from batuta.gateway.http.body import Fields, encode_json
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.deliver import SSEWriter, orchestration_field, usage_of
 from batuta.gateway.serving.parsed_call import ORCHESTRATION_FIELD, ParsedCall, parse_run_options
-from batuta.gateway.serving.progress import RunProgress
 
 COMPLETIONS_PATH = "/v1/completions"
 _EMPTY_VALUES: tuple[Any, ...] = (None, False, "", [], {})
@@ -44,7 +43,7 @@ def parse_completion(body: Fields) -> ParsedCall:
     Raises:
         APIError: the body is invalid; the error names the path of the first invalid field.
     """
-    model, prompt = parse_model(body), _parse_prompt(body)
+    model, prompt = body.need_text("model"), _parse_prompt(body)
     for name, reason in REFUSED_FIELDS.items():
         # `logprobs: 0` still requests the log probabilities of the sampled tokens.
         if body.get(name) not in _EMPTY_VALUES or (name == "logprobs" and body.get(name) == 0):
@@ -106,7 +105,6 @@ class TextCompletionStreamRenderer:
     def __init__(self, writer: SSEWriter, prepared: PreparedCall) -> None:
         self._writer = writer
         self._call = prepared.call
-        self._progress = RunProgress(prepared)
         self._base = _completion_base(str(prepared.run_id), int(time()), prepared.call.model)
         self._texts: list[str] = []
 
@@ -116,12 +114,9 @@ class TextCompletionStreamRenderer:
 
     async def on_event(self, event: Event) -> None:
         """Send the text of the last step; this dialect has no field for progress."""
-        if not isinstance(event, StepDelta):
-            return
-        delta = self._progress.visible_delta(event)
-        if delta is not None and delta.text:
-            self._texts.append(delta.text)
-            await self._writer.write(self._frame(_choice_object(delta.text)))
+        if isinstance(event, StepDelta) and event.is_answer and (text := event.delta.text):
+            self._texts.append(text)
+            await self._writer.write(self._frame(_choice_object(text)))
 
     def matches(self, reply: Reply) -> bool:
         """Return True if the text sent so far is a prefix of the reply."""

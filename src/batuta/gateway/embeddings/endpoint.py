@@ -11,12 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from batuta.core import Message, Question, Reply, Role, Run, Sampling, Text
 from batuta.gateway.access.caller import caller_of
-from batuta.gateway.errors import (
-    invalid_type,
-    invalid_value,
-    missing_parameter,
-    unsupported_parameter,
-)
+from batuta.gateway.errors import invalid_type, invalid_value, unsupported_parameter
 from batuta.gateway.http.body import Fields, parse_fields, read_fields
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.deliver import AnswerDelivery
@@ -52,6 +47,7 @@ def parse_embedding(body: Fields) -> EmbeddingCall:
         APIError: the body is invalid; the error names the path of the first invalid field.
     """
     model = body.need_text("model")
+    body.need("input")
     parts = _parse_input(body.get("input"))
     body.text("user")
     question = Question(
@@ -73,8 +69,6 @@ def parse_embedding(body: Fields) -> EmbeddingCall:
 
 def _parse_input(given: Any) -> list[Text]:
     """Parse a string, an array of token ids, or an array of either."""
-    if given is None:
-        raise missing_parameter("input")
     if isinstance(given, str):
         return [_parse_text(given, "input")]
     if not isinstance(given, list):
@@ -141,10 +135,10 @@ class EmbeddingsEndpoint:
 
 
 def _check_policies(prepared: PreparedCall) -> None:
-    """Refuse token ids if input guardrails exist, which can only read text.
+    """Refuse token ids if a guardrail checks inputs, because guardrails can only read text.
 
     Raises:
-        APIError: the input has token ids, and a guardrail checks inputs.
+        APIError: token ids are refused.
     """
     messages = prepared.call.question.messages
     tokens = any(getattr(part, "tokens", ()) for message in messages for part in message.parts)

@@ -65,7 +65,7 @@ class FileRoutes:
         ]
 
     async def upload(self, request: Request) -> Response:
-        """Store an uploaded file; a malformed form is refused by the router's `HTTPException`.
+        """Store an uploaded file; Starlette refuses a malformed form with its `HTTPException`.
 
         Raises:
             APIError: the file is too large, the tenant's quota is exhausted, a field of the form
@@ -133,7 +133,8 @@ class FileRoutes:
         """Return a file's bytes as an attachment, which no browser renders.
 
         Raises:
-            APIError: the file does not exist, or its size exceeds the free memory.
+            APIError: the file does not exist, there is no memory for it now, or the caller has
+                read too much.
         """
         file = await self._find(request)
         await make_room(request.scope, file.size)

@@ -45,8 +45,8 @@ class McpOptions:
     model: str = "batuta-ultra"
     """The served model that answers."""
     max_cost: float | None = None
-    """Maximum dollars of each question and plan, besides the limits of the served model and the
-    key; None: only those apply."""
+    """Maximum dollars of each question and plan, in addition to the limits of the served model and
+    the key; None: no further limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class McpEndpoint:
 
 
 def lower_cost(requested: float | None, most: float | None) -> float | None:
-    """Return the lower of the two limits in dollars; None if there is none.
+    """Return the lower of the two limits in dollars; None if neither is set.
 
     Raises:
         ToolError: `requested` is not finite, which would remove the limit.
@@ -227,8 +227,9 @@ async def _call_app(app: ASGIApp, scope: Scope, body: bytes) -> _Answer:
 
 
 def describe_answer(answer: _Answer) -> str:
-    """Return the answer's text, with a line about its run."""
-    text = answer.body["choices"][0]["message"]["content"] or ""
+    """Return the text of an answer or a refusal, and a line about its run."""
+    message = answer.body["choices"][0]["message"]
+    text = message["content"] or message["refusal"] or ""
     names = (b"x-batuta-run-id", b"x-batuta-cost-usd", b"x-batuta-outcome")
     run, cost, outcome = (answer.headers.get(name, b"").decode() for name in names)
     about = ", ".join(filter(None, (run, f"${cost}" if cost else "cost unknown", outcome)))

@@ -102,7 +102,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         "An answer as a message", body="MessageRequest", answer="Message", streams=True
     ),
     ("POST", "/v1/messages/count_tokens"): Operation(
-        "The estimated tokens of a body", body="CountRequest", answer="TokenCount"
+        "Estimates the tokens of a message request", body="CountRequest", answer="TokenCount"
     ),
     ("GET", "/v1/models"): Operation("The served models", answer="List"),
     ("GET", "/v1/models/{id}"): Operation("A served model", answer="Model"),
@@ -169,7 +169,7 @@ def build_document(routes: Iterable[BaseRoute]) -> Json:
         "info": {
             "title": "Batuta",
             "version": package_version(),
-            "description": "A conductor of language models. Docs: docs/api.md of its repository.",
+            "description": "A conductor of language models; its docs/api.md describes this API.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
@@ -258,18 +258,14 @@ def _request_schemas() -> dict[str, Json]:
             refused=chat.REFUSED_FIELDS,
         ),
         "TextCompletionRequest": body_schema(
-            text_completion.parse_completion,
-            {"prompt": "x"},
-            refused=text_completion.REFUSED_FIELDS,
+            text_completion.parse_completion, refused=text_completion.REFUSED_FIELDS
         ),
         "ResponseRequest": body_schema(
             _parse_response, {**_FUNCTION, "input": "x"}, refused=responses.REFUSED_FIELDS
         ),
         "MessageRequest": body_schema(messages.parse_message, refused=messages.REFUSED_FIELDS),
         "CountRequest": body_schema(messages.parse_question, refused=messages.REFUSED_FIELDS),
-        "EmbeddingRequest": body_schema(
-            embeddings.parse_embedding, {"input": "x"}, needed=("input",)
-        ),
+        "EmbeddingRequest": body_schema(embeddings.parse_embedding),
     }
 
 
@@ -346,12 +342,12 @@ _ANSWERS: dict[str, Json] = {
 
 @final
 class DocumentEndpoint:
-    """Serves the document, which is the same for every server: it names no model and no key."""
+    """Serves the document, which anyone may read: it names no model and no key."""
 
     def __init__(self, routes: Sequence[BaseRoute]) -> None:
         self._routes = routes
         self._document: dict[str, Any] | None = None
-        """Built at the first request, which takes half a second."""
+        """None until the first request, which builds it in about half a second."""
         self._body = b""
         self._building = anyio.Lock()
 

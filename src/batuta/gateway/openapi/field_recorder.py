@@ -23,14 +23,14 @@ _TEXT = "x"
 
 
 class _ObjectNotes:
-    """The fields read of the object at one path, over all runs of the parser."""
+    """The fields that the parser reads of the object at one path, over all its runs."""
 
     def __init__(self) -> None:
         self.properties: dict[str, Json] = {}
         self.objects: dict[str, _ObjectNotes] = {}
         """Nested objects by field name; for an array of objects, its items."""
         self.required: set[str] | None = None
-        """The fields that every completed run required; None before the first one."""
+        """The fields that every completed run required; None before the first such run."""
         self.open_names: set[str] = set()
         """Fields that were read without a type."""
 
@@ -42,7 +42,7 @@ class _ObjectNotes:
         return body | ({"required": required} if required else {})
 
     def _property(self, name: str, noted: Json) -> Json:
-        if name in self.open_names:
+        if name in self.open_names or not noted:
             return {}
         if name in self.objects:
             inner = self.objects[name].schema()
@@ -69,7 +69,7 @@ class _Recording:
 
 
 class FieldRecorder(Fields):
-    """A fake body that records the fields read from it."""
+    """A fake body, or an object in it, that records the fields read from it."""
 
     __slots__ = ("_needed", "_notes", "_recording")
 
@@ -104,6 +104,7 @@ class FieldRecorder(Fields):
 
     def need(self, name: str) -> Any:
         """Note that the field is required; return a placeholder."""
+        self._notes.properties.setdefault(name, {})
         self._needed.add(name)
         return _TEXT
 
@@ -175,7 +176,6 @@ class FieldRecorder(Fields):
 def body_schema(
     parse: Callable[[Fields], Any],
     given: Mapping[str, str] | None = None,
-    needed: Collection[str] = (),
     refused: Collection[str] = (),
 ) -> Json:
     """Return the schema of the bodies that `parse` reads.
@@ -183,7 +183,6 @@ def body_schema(
     Args:
         parse: the parser of a body.
         given: strings that the body contains, by path, so that the parser does not stop there.
-        needed: required fields that the parser does not read with `Fields.need`.
         refused: known fields that are refused; they are left out.
     """
     notes, waiting, seen = _ObjectNotes(), [dict[str, str]()], set[tuple[tuple[str, str], ...]]()
@@ -206,12 +205,11 @@ def body_schema(
         ]
     for name in refused:
         notes.properties.pop(name, None)
-    notes.required = (notes.required or set()) | set(needed)
     return notes.schema()
 
 
 def _values_around(forced: Mapping[str, str], path: str) -> dict[str, str]:
-    """Return the forced values in objects around the path, which select its branch."""
+    """Return the forced values of the objects around the path, by which the parser reaches it."""
     holder = path.rpartition(".")[0]
     parents = ((name, name.rpartition(".")[0]) for name in forced)
     return {name: forced[name] for name, parent in parents if holder.startswith(parent)}

@@ -1,4 +1,4 @@
-"""Background responses: submitted as a job, run by it, and read during and after the run."""
+"""Background responses: each is run by a job, and can be read during and after the run."""
 
 from __future__ import annotations
 
@@ -183,6 +183,7 @@ class BackgroundResponses:
         past = ResponseHistory(tuple(job.body["past"]["items"]), job.body["past"]["named"])
         request = Fields(
             job.body["request"],
+            is_large=True,  # its size is not known here
             session=job.body.get("session", ""),
             files=tuple(job.body.get("files", ())),
         )
@@ -263,8 +264,8 @@ class BackgroundResponses:
         async for event in self._jobs.events(name, caller.tenant, after):
             number, ended = event.number, event.body["type"] in _END_EVENTS
             yield event.body
-        row = await self._responses.read_again(name, caller.tenant)
-        if row is None or ended:
+        row = None if ended else await self._responses.read_again(name, caller.tenant)
+        if row is None:
             return
         body = await self.current_response(row)
         if body["status"] in {JobState.CANCELLED.value, JobState.FAILED.value}:

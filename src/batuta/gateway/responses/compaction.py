@@ -2,7 +2,7 @@
 
 The client ends its items with `compaction_trigger` and gets one item of the type `compaction`,
 which replaces the earlier conversation. The summary in it is encoded but not encrypted, because it
-is the client's own conversation. Any replica can read it, also after a restart.
+is the client's own conversation. Any replica can read it, even after a restart.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COMPACTION_TRIGGER = "compaction_trigger"
 _KEPT_CHARACTERS = 80_000
 """Maximum number of characters of user messages kept beside a summary: about 20,000 tokens."""
 _DROPPED_FIELDS = ("background", "stream")
-"""Fields of a compaction request that are ignored."""
+"""Fields of a body of POST /v1/responses/compact that are ignored."""
 _MARK = "batuta-summary-1:"
 _REQUEST = (
     f"{COMPACTION_BEGINNING} The conversation so far is about to be left out. Write a summary for "
@@ -41,7 +41,7 @@ def asks_compaction(items: Sequence[Fields]) -> bool:
 
 
 def compaction_body(body: Fields) -> Fields:
-    """Turn a body of POST /v1/responses/compact into a compacting body of POST /v1/responses.
+    """Turn a body of POST /v1/responses/compact into a body of POST /v1/responses that compacts.
 
     Raises:
         APIError: the input is malformed.
@@ -57,11 +57,17 @@ def compaction_body(body: Fields) -> Fields:
     rest = {name: value for name, value in body.raw.items() if name not in _DROPPED_FIELDS}
     trigger = {"type": COMPACTION_TRIGGER}
     asked = {**rest, "input": [*items, trigger], "store": False}
-    return Fields(asked, is_fresh=body.is_fresh, session=body.session, files=body.files)
+    return Fields(
+        asked,
+        is_fresh=body.is_fresh,
+        is_large=body.is_large,
+        session=body.session,
+        files=body.files,
+    )
 
 
 def kept_messages(items: Iterable[Mapping[str, Any]], response: str) -> list[dict[str, Any]]:
-    """Return the newest user messages that fit, which are kept verbatim beside the summary.
+    """Return the newest user messages of at most `_KEPT_CHARACTERS`, to keep beside the summary.
 
     Args:
         items: the conversation; it has been validated.

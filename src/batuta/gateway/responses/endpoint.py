@@ -221,7 +221,7 @@ class StoredResponseEndpoint:
     async def _delete(self, row: StoredResponse, request: Request) -> Json:
         """Delete the response, or with `conversation=true` its whole conversation.
 
-        Return the API's object; of a conversation it lists the deleted responses.
+        Return the API's object, which for a conversation lists the ids of the deleted responses.
         """
         conversation = _parse_flag(request, "conversation")
         store = require_part(self._store, "This server keeps no responses.")
@@ -295,8 +295,8 @@ async def find_response(
     Args:
         responses: the stored responses.
         request: its path contains the response's id.
-        parts: the parts to load: `body`, `input` and `events`; of the others, `events` is None and
-            the rest empty.
+        parts: the parts to load, of `body`, `input` and `events`; a part that is not loaded is
+            empty, and `events` None.
 
     Raises:
         APIError: the response does not exist, or cannot be loaded now.

@@ -137,7 +137,7 @@ class ResponseEventWriter(AnswerEvents):
         return events
 
     def sign(self, thought: Thought) -> Events:
-        """Return the events that end a reasoning item that its provider signed or redacted."""
+        """Return the events that end a reasoning item with its signature or redacted content."""
         self._thoughts.append(thought)
         is_open = self._open is not None and self._open["type"] == "reasoning"
         events: Events = self._begin_reasoning() if thought.redacted or not is_open else []
@@ -258,8 +258,8 @@ class ResponseEventWriter(AnswerEvents):
 
         Args:
             reply: the whole reply.
-            reasoning: whether to send its reasoning, which was not streamed.
-            thoughts: whether to send at least the reasoning that the provider redacted.
+            reasoning: whether to send its reasoning, none of which was streamed.
+            thoughts: else, whether to send the redacted reasoning that was not streamed.
         """
         if self.compacts:
             return self.compaction(pack_summary(reply.text))
@@ -315,7 +315,7 @@ class ResponseEventWriter(AnswerEvents):
 
     @property
     def _open_item(self) -> Json:
-        assert self._open is not None  # noqa: S101 - the caller has just added it
+        assert self._open is not None  # noqa: S101 - callers have an open item
         return self._open
 
     @property
@@ -446,8 +446,7 @@ def replay_events(response: Json) -> Events:
                 events += writer.reasoning(part["text"], new=True)
             events += writer.end_reasoning(item)
         elif item["type"] == "message":
-            part = item["content"][0]
-            events += writer.cited_text(part)
+            events += writer.cited_text(item["content"][0])
         elif item["type"] in ITEM_IDS:
             events += writer.whole_call(item)
         elif item["type"] == COMPACTION_ITEM:

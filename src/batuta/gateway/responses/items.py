@@ -90,36 +90,35 @@ def parse_items(items: Iterable[Fields]) -> tuple[Message, ...]:
             result belongs to no earlier call.
     """
     messages: list[Message] = []
-    pictures: list[Part] = []
+    attachments: list[Part] = []
     calls: set[str] = set()
     for item in items:
         message = _parse_item(item, calls)
         if message is None:
             continue
         if message.role is Role.TOOL:
-            message, returned = _split_pictures(message)
-            pictures += returned
-        elif pictures:
-            messages.append(Message(role=Role.USER, parts=tuple(pictures)))
-            pictures = []
+            message, returned = _split_attachments(message)
+            attachments += returned
+        elif attachments:
+            messages.append(Message(role=Role.USER, parts=tuple(attachments)))
+            attachments = []
         calls.update(part.id for part in message.parts if isinstance(part, ToolCall))
         messages.append(message)
-    if pictures:
-        messages.append(Message(role=Role.USER, parts=tuple(pictures)))
+    if attachments:
+        messages.append(Message(role=Role.USER, parts=tuple(attachments)))
     return return_made_pictures(tuple(_join_assistant_messages(messages)))
 
 
-def _split_pictures(message: Message) -> tuple[Message, list[Part]]:
-    """Return a tool message without its attachments, and the parts of a user message with them.
+def _split_attachments(message: Message) -> tuple[Message, list[Part]]:
+    """Return a tool message without its attachments, and any attachments after a heading.
 
-    There are no parts if there are no attachments.
+    Most providers accept attachments only in user messages.
     """
-    images: list[Part] = list(message.attachments)
-    if not images:
+    if not message.attachments:
         return message, []
     result = next(part for part in message.parts if isinstance(part, ToolResult))
     heading = Text(f"What the tool call {result.call_id} returned:")
-    return replace(message, parts=(result,)), [heading, *images]
+    return replace(message, parts=(result,)), [heading, *message.attachments]
 
 
 def _join_assistant_messages(messages: list[Message]) -> Iterator[Message]:
@@ -144,7 +143,7 @@ def _join_messages(messages: list[Message]) -> Message:
 
 
 def _parse_item(item: Fields, calls: set[str]) -> Message | None:
-    """Return one item as a message; None if the item is left out.
+    """Return an item as a message; None if the item is left out.
 
     Raises:
         APIError: the item is malformed or not supported, or answers none of the calls.

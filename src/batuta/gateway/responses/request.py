@@ -87,11 +87,11 @@ class HistoryReferences:
     """The earlier responses and items that a body refers to."""
 
     previous_id: str | None
-    """The id of the response that it continues; None for a new conversation."""
+    """The id of the response that the body continues; None for a new conversation."""
     references: tuple[str, ...]
-    """The ids of the items that it references without their content."""
+    """The ids of the items that the body references without their content."""
     container: str | None = None
-    """The id of the response whose container is used again by the request's programs, if any."""
+    """The id of the response whose container the request's programs use again; None: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +99,11 @@ class ResponseHistory:
     """The earlier responses and items that were loaded for a body."""
 
     items: tuple[Json, ...] = ()
-    """Inputs and outputs of the previous responses, oldest first."""
+    """Input and output items of the previous responses, oldest first."""
     by_id: Mapping[str, Json] = field(default_factory=dict[str, Json])
     """The referenced items, by their ids."""
     files: tuple[str, ...] = ()
-    """Files given to tools of the previous responses, and files of the container used again."""
+    """Ids of the files of the previous responses' tools, and of a container that is used again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Response objects of the Responses API: their ids, usage and final states. Pure."""
+"""Response objects of the Responses API: their ids, usage and final states."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from batuta.store.responses import RESPONSE_PREFIX
 
 Json = dict[str, Any]
 _REFUSED_CODE = "invalid_prompt"
-"""The API's code for a refusal by a provider; Codex retries any other code five times."""
+"""The API's code for a refusal by a provider; Codex does not retry after it."""
 
 
 def item_id(kind: str, response: str, index: int, side: str = "") -> str:
     """Return an item's id, which contains the id of its response.
 
     Args:
-        kind: the prefix for the type of the item.
+        kind: the prefix of the ids of items of this type.
         response: the id of the response.
         index: the position of the item in the response's input or output.
         side: `in` for an input item, empty for an output item.
@@ -34,7 +34,7 @@ def response_id_of_item(item: str) -> str | None:
 
 
 def new_response(echo: Json, response: str, created: int, status: str = "in_progress") -> Json:
-    """Return the response object before it has an answer."""
+    """Return a response without an answer; `echo` has the fields of the request that it repeats."""
     return {
         "id": response,
         "object": "response",

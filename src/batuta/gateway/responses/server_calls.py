@@ -16,7 +16,7 @@ ITEM_IDS = {
     "file_search_call": "fs",
     "image_generation_call": "ig",
 }
-"""Prefixes of the ids of these items, by item type."""
+"""Prefixes of the items' ids, by item type."""
 
 
 def call_item(call: ServerCall, response: str) -> Json:
@@ -24,7 +24,7 @@ def call_item(call: ServerCall, response: str) -> Json:
 
     Args:
         call: the call.
-        response: the response's id; its programs run in one container.
+        response: the id of the response, whose programs share one container.
     """
     status = "failed" if call.error else "completed"
     if call.name == CODE_INTERPRETER:
@@ -112,7 +112,7 @@ def started_item(item: Json) -> Json:
 
 
 def call_phases(item: Json) -> Iterator[tuple[str, Json]]:
-    """Yield the names and fields of a call's events, in order."""
+    """Yield the name (without `response.`) and the fields of each event of a call, in order."""
     kind = item["type"]
     yield f"{kind}.in_progress", {}
     if kind == "code_interpreter_call":

@@ -1,4 +1,4 @@
-"""Loading and saving of responses: the history of a request, and finished responses."""
+"""Saves responses, and loads those that a request reads or continues."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ Json = dict[str, Any]
 MAX_THREAD = 500
 """Maximum number of responses in a conversation that is continued."""
 MAX_HISTORY_BYTES = MAX_BODY
-"""Maximum size of the earlier responses that one request reads, as large as a request's body."""
+"""Maximum number of bytes of the earlier responses that one request reads."""
 MAX_HISTORY_VALUES = 240_000
 """Maximum number of JSON values in the earlier responses that one request reads."""
 _EVENTS_FACTOR = 20
-"""Approximate maximum ratio between the sizes of loaded events and of compressed events."""
+"""Roughly the highest ratio of the size of events to their compressed size."""
 _SMALL_PART = 64 * 1024
 """Maximum number of bytes that are decoded in the event loop."""
 PREVIOUS_FIELD = "previous_response_id"
@@ -92,7 +92,7 @@ class ResponseStore:
             items = tuple(await _decode_items(rows))
             files = await _given_files(rows)
         if references.container is not None:
-            files += await self._container_files(references.container, scope)
+            files += await _container_files(table, references.container, scope)
         if not references.references:
             return ResponseHistory(items, files=files)
         parts = _parts_with(references.references)
@@ -108,27 +108,10 @@ class ResponseStore:
         named = {item["id"]: item for item in found if item["id"] in names}
         return ResponseHistory(items, named, files)
 
-    async def _container_files(self, response_id: str, scope: Scope) -> tuple[str, ...]:
-        """Return the files of the caller's response whose container is to be used again.
-
-        Raises:
-            APIError: the response is too large, there is no memory for it now, or the caller has
-                read too much.
-        """
-        table, tenant = self.responses, caller_of(scope).tenant
-        if table is None:
-            return ()
-        parts = frozenset({"input", "body"})
-        size = await table.measure((response_id,), tenant, parts)
-        _check_history_size(size)
-        await make_room(scope, size)
-        rows = await table.get_many((response_id,), tenant, parts)
-        return (*find_earlier_files(await _decode_items(rows)), *await _given_files(rows))
-
     async def find(
-        self, response_id: str, scope: Scope, parts: Collection[str] = ("body",)
+        self, response_id: str, scope: Scope, parts: Collection[str]
     ) -> StoredResponse | None:
-        """Return the caller's response, loading only those parts of it; None if it does not exist.
+        """Return the caller's response with these parts only; None if it does not exist.
 
         Raises:
             APIError: there is no memory for it now, or the caller has read too much.
@@ -182,6 +165,21 @@ class ResponseStore:
                 log_exception(error)
 
 
+async def _container_files(table: ResponseTable, response_id: str, scope: Scope) -> tuple[str, ...]:
+    """Return the ids of the files in the container of the caller's response.
+
+    Raises:
+        APIError: the response is too large, there is no memory for it now, or the caller has read
+            too much.
+    """
+    tenant = caller_of(scope).tenant
+    size = await table.measure((response_id,), tenant)
+    _check_history_size(size)
+    await make_room(scope, size)
+    rows = await table.get_many((response_id,), tenant)
+    return (*find_earlier_files(await _decode_items(rows)), *await _given_files(rows))
+
+
 async def body_of(row: StoredResponse) -> Json:
     """Return the response object as it was stored; the row must have been loaded with its body."""
     return await _decode_part(row.body)
@@ -227,14 +225,14 @@ def _items_now(rows: Sequence[StoredResponse]) -> list[Json]:
 
 
 async def _given_files(rows: Sequence[StoredResponse]) -> tuple[str, ...]:
-    """Return the files that were given to the responses' tools, newest response first."""
+    """Return the ids of files that were given to the responses' tools, newest response first."""
     bodies = [row.body for row in reversed(rows) if row.body and b"file_ids" in row.body]
     offered = [(await _decode_part(body)).get("tools") for body in bodies]
     return tuple(name for tools in offered for name in container_files(tools))
 
 
 def _parts_with(references: Sequence[str]) -> frozenset[str]:
-    """Return the parts of responses that contain those items, according to the items' ids."""
+    """Return the parts of responses that contain the items with these ids."""
     sides = {name.rpartition("_")[2].startswith("in") for name in references}
     return frozenset({"input" if is_input else "body" for is_input in sides})
 

@@ -27,7 +27,7 @@ from batuta.gateway.serving.progress import RunProgress
 
 Json = dict[str, Any]
 SaveResponse = Callable[[Json, list[bytes]], Awaitable[None]]
-"""Stores the finished response with its events."""
+"""Stores a finished or failed response, and its events if they were kept."""
 
 
 class EventSink(Protocol):
@@ -35,7 +35,7 @@ class EventSink(Protocol):
 
     @property
     def kept_events(self) -> list[bytes] | None:
-        """The events so far as JSON; None if the sink does not collect them."""
+        """The events so far, each as JSON; None if the sink does not keep them."""
         ...
 
     async def open(self, headers: dict[str, str]) -> None:
@@ -49,28 +49,28 @@ class EventSink(Protocol):
 
 @final
 class SSEEventSink:
-    """An SSE connection; while it is silent, it sends keep-alive events of the response."""
+    """An SSE connection that sends a keep-alive event of the response after a long silence."""
 
     def __init__(
         self,
         send: Send,
         timing: StreamTimeouts,
-        alive: Callable[[], Json | None],
+        keep_alive_event: Callable[[], Json | None],
         *,
         keep_events: bool,
     ) -> None:
         kept: list[bytes] | None = [] if keep_events else None
 
         def encode_event(event: Json) -> bytes:
-            """Return the event's frame, and collect the event if events are kept."""
+            """Return the event's frame; keep the event if events are kept."""
             data = encode_json(event)
             if kept is not None:
                 kept.append(data)
             return encoded_event_frame(event["type"], data)
 
         def keep_alive() -> bytes:
-            """Return a keep-alive frame; a comment while the final event waits to be stored."""
-            event = alive()
+            """Return a keep-alive frame, or a comment while the final response is being stored."""
+            event = keep_alive_event()
             return KEEP_ALIVE_COMMENT if event is None else encode_event(event)
 
         # SSEWriter gets a closure, not a method of `self`: a reference cycle would keep the
@@ -107,7 +107,7 @@ class ResponsesStreamRenderer:
         self._save = save
         self._lock = asyncio.Lock()
         self.response: Json | None = None
-        """The finished response; None until the run has ended."""
+        """The finished or failed response; None until the run has ended."""
 
     async def open(self, headers: dict[str, str]) -> None:
         """Send the headers and the first events, before anything is planned."""
@@ -115,7 +115,7 @@ class ResponsesStreamRenderer:
         await self._send_events(self._events.begin())
 
     async def on_event(self, event: Event) -> None:
-        """Send the response events of an event of the run, if there are any."""
+        """Send the response's events for an event of the run, if there are any."""
         if self._events.compacts:
             return
         if isinstance(event, StepDelta):
@@ -170,13 +170,14 @@ async def send_events(
 ) -> None:
     """Send the events as they occur, until they end, the client leaves or its key becomes invalid.
 
-    A keep-alive frame repeats the last number, because it is not an event of the response. A client
-    that resumes after it misses nothing.
+    A keep-alive frame repeats the number of the last event, so that a client that resumes after
+    this number misses nothing. Before the first event the number is 0: a client that resumes then
+    misses event 0.
 
     Args:
         delivery: watches the connection and the caller's key.
-        events: events of the response, each with its number.
-        response: the current response, which keep-alive frames contain.
+        events: events of the response, in order.
+        response: the response as it is now, which keep-alive frames contain.
         scope: the request's ASGI scope.
         receive: the request's ASGI receive channel.
         send: the request's ASGI send channel.
@@ -185,8 +186,8 @@ async def send_events(
     number = max(after, 0)
 
     def keep_alive() -> bytes:
-        alive = {"type": "response.in_progress", "sequence_number": number}
-        return event_frame({**alive, "response": response})
+        event = {"type": "response.in_progress", "sequence_number": number, "response": response}
+        return event_frame(event)
 
     writer = SSEWriter(send, delivery.timeouts, keep_alive)
 
@@ -206,5 +207,5 @@ async def send_events(
         return
     if refusal is not None:
         # The response itself continues, so it is not reported as failed.
-        reason = {"code": refusal.code, "message": refusal.message, "param": None}
-        await writer.close(event_frame({"type": "error", "sequence_number": number, **reason}))
+        details = {"code": refusal.code, "message": refusal.message, "param": None}
+        await writer.close(event_frame({"type": "error", "sequence_number": number, **details}))

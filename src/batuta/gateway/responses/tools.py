@@ -30,7 +30,7 @@ NAMESPACE = "namespace"
 CUSTOM = "custom"
 """The type of a tool with free-form text input; workers get it as a function."""
 CUSTOM_INPUT = "input"
-"""The single argument of that function."""
+"""The name of that function's only argument."""
 TOOL_SEARCH = "tool_search"
 """The type and the name of the tool by which a client searches its own tools."""
 _CALLED = frozenset({"function", CUSTOM})
@@ -41,10 +41,10 @@ _ODD = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def flat_name(namespace: str | None, name: str) -> str:
-    """Return the name under which workers get the function: the namespace and the name joined.
+    """Return the name under which workers get the function: its name, after any namespace.
 
-    If a provider could reject the joined name, it is replaced by a shorter, plain name that ends
-    with a hash.
+    A name with a namespace that a provider could reject is replaced by a shorter, plain name that
+    ends with a hash.
     """
     if not namespace:
         return name
@@ -57,10 +57,10 @@ def flat_name(namespace: str | None, name: str) -> str:
 
 
 def named_functions(tools: Iterable[Fields]) -> Iterator[tuple[str | None, Fields]]:
-    """Yield each tool with None, and each function in a namespace with the namespace's name.
+    """Yield each function in a namespace with the namespace's name, and each other tool with None.
 
     Raises:
-        APIError: a namespace is malformed.
+        APIError: a namespace is malformed, or a tool has no type.
     """
     for entry in tools:
         entry.need("type")
@@ -74,7 +74,7 @@ def named_functions(tools: Iterable[Fields]) -> Iterator[tuple[str | None, Field
 
 
 def own_names(tools: Iterable[Json]) -> dict[str, Json]:
-    """Map the workers' names of namespaced functions to the name fields of their calls."""
+    """Return the fields `name` and `namespace` of namespaced functions, by the workers' names."""
     return {
         flat_name(tool["name"], function["name"]): {
             "name": function["name"],
@@ -115,10 +115,11 @@ def parse_functions(body: Fields, found: Iterable[Fields] = ()) -> tuple[Tool, .
 
     Args:
         body: the request.
-        found: tools that the client's searches found; of equal names, the one in `tools` is used.
+        found: tools that the client's searches found; a tool of the same name in `tools` is used
+            instead.
 
     Raises:
-        APIError: a tool is malformed, or two have the same name.
+        APIError: a tool is malformed, or two in `tools` have the same name.
     """
     tools = list(_parse_called(body.objects("tools", MAX_ENTRIES) or ()))
     if len({tool.name for tool in tools}) != len(tools):
@@ -167,7 +168,7 @@ def search_arguments(arguments: str) -> Json:
 
 
 def dropped_tool_types(body: Fields) -> tuple[str, ...]:
-    """Return the types of the tools that `parse_functions` left out, each once."""
+    """Return `tools.TYPE` for each type of the tools that `parse_functions` leaves out."""
     kinds = (
         f"{NAMESPACE}.{entry.text('type')}" if namespace else entry.text("type") or ""
         for namespace, entry in named_functions(body.objects("tools", MAX_ENTRIES) or ())

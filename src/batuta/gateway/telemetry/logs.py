@@ -18,7 +18,7 @@ class JsonLogFormatter(logging.Formatter):
     """Formats a record as one JSON object; `extra={"about": {…}}` adds fields to it."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as a line of JSON, which has only the type of an exception."""
+        """Return the record as a line of JSON; of an exception it has only the type."""
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, Any] = {
             "time": when,

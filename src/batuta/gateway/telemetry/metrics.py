@@ -53,7 +53,7 @@ ReadDrift = Callable[[], Mapping[str, Mapping[DriftKind, DriftState]]]
 
 @final
 class Metrics:
-    """The counters of one server."""
+    """The metrics of one server."""
 
     def __init__(self, gauges: ReadGauges, health: ReadHealth, drift: ReadDrift = dict) -> None:
         self._registry = registry = CollectorRegistry()
@@ -105,7 +105,7 @@ class Metrics:
         self._latency.observe(seconds, route)
 
     def count_error(self, code: str) -> None:
-        """Count a refused request."""
+        """Count a refused request by its error's code."""
         self._refusals.add(code)
 
     def count_run(self, run: Run, tenant: str) -> None:
@@ -124,7 +124,7 @@ class Metrics:
                 self._count_step(step, tenant)
 
     def time_first_token(self, model: str, emit: EventHandler | None) -> EventHandler | None:
-        """Return `emit` with a timer of the answer's first token; None if `emit` is None."""
+        """Return `emit` with a timer of the answer's first text; None if `emit` is None."""
         return None if emit is None else _FirstTokenTimer(self._first, model, emit).on_event
 
     def _count_round(self, round_: Round, model: str, tenant: str) -> None:
@@ -259,7 +259,7 @@ class _CountedMetrics(Collector):
 
 @final
 class _FirstTokenTimer:
-    """Measures the seconds to the answer's first text, or to the end of a run that streams none."""
+    """Measures the seconds to the answer's first text, or to the end if no text is streamed."""
 
     def __init__(self, first: _Histogram, model: str, emit: EventHandler) -> None:
         self._first = first

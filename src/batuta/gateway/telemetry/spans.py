@@ -82,7 +82,7 @@ class SpanTree:
 
     name: str
     span: TimeSpan
-    """Seconds since the run began."""
+    """The start and the end, in seconds since the run began."""
     attributes: dict[str, Value]
     error: str | None = None
     """The error code; None if the span succeeded."""
@@ -223,8 +223,6 @@ def _cost_attributes(cost: Cost) -> dict[str, Value]:
 
 
 ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-
-
 LAST_SECONDS = 2.0
 """Maximum seconds for sending the last spans, so that no collector keeps the server running."""
 
@@ -269,8 +267,8 @@ class RunSpanExporter:
 async def open_span_exporter(environ: Mapping[str, str]) -> AsyncGenerator[RunSpanExporter | None]:
     """Yield the exporter to an OpenTelemetry collector, or None if none is configured.
 
-    `environ` says whether there is a collector, and the service's name; the exporter itself reads
-    its endpoint and headers from `os.environ`.
+    `environ` is read for whether there is a collector, and for the service's name. OpenTelemetry
+    reads the collector's endpoint and headers from `os.environ`.
 
     Raises:
         ConfigError: a collector is configured and the extra is not installed.
@@ -293,12 +291,12 @@ async def open_span_exporter(environ: Mapping[str, str]) -> AsyncGenerator[RunSp
         shutdown_on_exit=False,  # else the exit would wait for the collector a second time
     )
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    traces = RunSpanExporter(provider)
+    exporter = RunSpanExporter(provider)
     try:
-        yield traces
+        yield exporter
     finally:
         with CancelScope(shield=True):
-            await run_sync(traces.close)
+            await run_sync(exporter.close)
 
 
 def _parent_context(parent: ParentSpan | None) -> Context | None:
