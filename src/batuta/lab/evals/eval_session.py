@@ -159,8 +159,14 @@ def check_systems(names: Sequence[str], subject: Subject) -> None:
 def _find_systems(
     names: Sequence[str], subject: Subject, equal: Sequence[EqualResource]
 ) -> list[System]:
-    """Find the systems by name, with `ultra` first if other systems get its budget."""
+    """Find the systems by name, with `ultra` first if other systems get its budget.
+
+    Raises:
+        ConfigError: there is no such system, or the server would refuse it or the added systems.
+    """
     wanted = [find_system(name, subject) for name in _expand_names(names, subject)]
+    if equal:
+        find_system("self-consistency@2", subject)  # refused before anything is paid for
     if equal and subject.conductor is not None:
         first = find_system(ULTRA, subject)
         wanted = [first, *(other for other in wanted if other.name != ULTRA)]
@@ -389,7 +395,8 @@ class _EvalSession:
         if not scored:
             return None
         await self.measure(find_system(BEST_SINGLE, self.parts[0].subject))
-        single = [run for run in self.results[BEST_SINGLE] if run.unscored != "outage"]
+        best_runs = self.results.get(BEST_SINGLE, ())  # none if the budget is spent
+        single = [run for run in best_runs if run.unscored != "outage"]
         return match_cost(name, scored, single)
 
     async def _calibrate(self) -> None:
