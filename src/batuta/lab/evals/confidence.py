@@ -34,7 +34,7 @@ from batuta.engine.confidence import (
     share_of_samples,
     worker_signal,
 )
-from batuta.errors import ConfigError
+from batuta.errors import ConfigError, report_unwritable
 from batuta.lab.learners.regression import fit_logistic
 from batuta.store import RunSummary, Store
 
@@ -152,14 +152,15 @@ async def calibrate_confidence(target: Path | str, out: Path) -> FittedConfidenc
 
     Raises:
         ConfigError: no conductor has enough graded runs.
-        StoreError: the store cannot be read.
+        StoreError: the store cannot be read, or `out` cannot be written.
     """
     fitted = fit_confidence(await _read_graded(target))
     if not fitted.stored.conductors:
         reasons = "; ".join(fitted.left_out) or "no graded run is stored there"
         raise ConfigError(f"nothing can be calibrated: {reasons}")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(fitted.text)
+    with report_unwritable(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(fitted.text, encoding="utf-8")
     return fitted
 
 
