@@ -238,10 +238,10 @@ def _line_json(history: History, q: int) -> dict[str, Any]:
 def _outcome_json(history: History, q: int, m: int) -> dict[str, Any]:
     usd, samples = float(history.usd_qm[q, m]), history.samples
     cost = {} if np.isnan(usd) else {"usd": usd}
-    if samples is None:
+    ran = [] if samples is None else np.flatnonzero(~np.isnan(samples.credit_qms[q, m]))
+    if samples is None or not len(ran):
         score, runs = float(history.scores_qm[q, m]), int(history.runs_qm[q, m])
         return {"score": score, "runs": runs, **cost}
-    ran = np.flatnonzero(~np.isnan(samples.credit_qms[q, m]))
     answers = [samples.answer_at((q, m, int(s))) for s in ran]
     return {"answers": answers, "scores": samples.credit_qms[q, m, ran].tolist(), **cost}
 
