@@ -119,7 +119,8 @@ def _describe_cascade(cascade: Cascade, history: History) -> str:
     usual = format_usd(float(f"{usd_m.mean():.3g}"))
     win = f"{cascade.price:g} of score per {usual} of its call" if cascade.price else ""
     dollar = f"{cascade.dollar:g} of score per dollar" if cascade.dollar else ""
-    asks = f"another answer must be expected to gain {' and '.join(filter(None, (win, dollar)))}"
+    gain = " and ".join(filter(None, (win, dollar))) or "something"
+    asks = f"another answer must be expected to gain {gain}"
     price_weight = cascade.familiar.order.thrift
     if not price_weight:
         return f"{asks}; the worker with the greatest expected score is asked next"
