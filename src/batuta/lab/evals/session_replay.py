@@ -42,10 +42,10 @@ _DRAWS = 2000
 _HELPER = ", not conducted"
 """The suffix of the conductor's name in the run of a helper request."""
 _WEIGHED = re.compile(
-    r"(takes over from|stayed with) [^:]{1,200}: "
+    r"(takes over from|stayed with) .{1,200}?: "
     r"(?:no cache is lost and|(?:it costs|a switch to .{1,200}? would cost) "
-    r"\$([0-9.]+) of cache and) "
-    r"is expected to gain \$([0-9.]+)"
+    r"\$([0-9.,]+) of cache and) "
+    r"is expected to gain \$([0-9.,]+)"
 )
 
 
@@ -105,8 +105,8 @@ def find_takeover(reasons: Iterable[str], worth: float) -> Weighed | None:
     """Return the first takeover that the reasons weigh, or None; `worth` is the session's."""
     for reason in reasons:
         if found := _WEIGHED.search(reason):
-            net = float(found[3]) - float(found[2] or 0)
-            return Weighed(net_usd=net, taken=found[1] == "takes over from", worth=worth)
+            gain, cost = (float((usd or "0").replace(",", "")) for usd in (found[3], found[2]))
+            return Weighed(net_usd=gain - cost, taken=found[1] == "takes over from", worth=worth)
     return None
 
 
