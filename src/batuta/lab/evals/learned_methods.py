@@ -116,7 +116,7 @@ LEARNED_METHODS: Mapping[str, SolverFitter] = {
 
 
 def adapt_to_record(solver: Solver, record: RecordedOutcomes) -> Solver:
-    """Return the solver; a solver that compares answers uses those that the record extracted."""
+    """Make a solver that compares answers use those that the record extracted; keep any other."""
     reads_answers = isinstance(solver, Cascade | Smoothie)
     return replace(solver, extract=recorded_extractor(record)) if reads_answers else solver
 

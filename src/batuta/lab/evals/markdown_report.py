@@ -17,7 +17,7 @@ TABLE_HEADS = (
 the part of the tokens that was spent on planning."""
 
 UNKNOWN = "–"
-"""How an unknown figure is shown, which is not the same as zero."""
+"""The sign for an unknown figure, which is not the same as zero."""
 
 LOST = "outages, or answers that could not be graded"
 """The reasons why a worker is not measured on a question, for notes."""
@@ -134,7 +134,7 @@ def report_headline(report: Json) -> str:
 
 
 def _describe_equals(names: Sequence[str], report: Json) -> str:
-    """Return the names of the systems of equal accuracy, the cheapest first if costs are known."""
+    """Return the labels of equally accurate systems, the cheapest first if costs are known."""
     systems: Json = report["systems"]
     if len(names) == 1:
         return system_label(names[0], report)
