@@ -110,7 +110,7 @@ async def test_too_few_graded_runs_are_refused(tmp_path):
 async def test_a_file_that_cannot_be_written_is_an_error_that_says_so(tmp_path):
     await fill(tmp_path / "runs.db", 60)
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="sure.json cannot be written"):
+    with pytest.raises(StoreError, match=r"sure\.json cannot be written"):
         await calibrate_confidence(tmp_path / "runs.db", tmp_path / "file" / "sure.json")
 
 
