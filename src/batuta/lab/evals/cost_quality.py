@@ -132,10 +132,7 @@ class CreditTable(Protocol):
 
 
 def cost_unit(systems: Mapping[str, Json]) -> str:
-    """Return the unit of cost: dollars if all scored systems have them, else tokens, else calls.
-
-    A mean of zero counts as unknown.
-    """
+    """Return the first of `usd` and `tokens` that all scored systems have above 0, else `calls`."""
     scored = [figures for figures in systems.values() if figures["accuracy"] is not None]
     known = (unit for unit in _UNITS if scored and all(figures[unit] for figures in scored))
     return next(known, "calls")

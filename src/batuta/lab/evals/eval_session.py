@@ -158,11 +158,7 @@ def check_systems(names: Sequence[str], subject: Subject) -> None:
 def _find_systems(
     names: Sequence[str], subject: Subject, equal: Sequence[EqualResource]
 ) -> list[System]:
-    """Find the systems by name, with `ultra` first if other systems get its budget.
-
-    Raises:
-        ConfigError: there is no such system, or the server would refuse it or the added systems.
-    """
+    """Find the systems by name, with `ultra` first if other systems get its budget."""
     wanted = [find_system(name, subject) for name in _expand_names(names, subject)]
     if equal:
         find_system("self-consistency@2", subject)  # refused before anything is paid for
@@ -266,11 +262,7 @@ class _EvalSession:
             self.results[name] = tuple(run for run in results if run.system == name)
 
     async def _plan_system(self, one: System) -> list[EvalTrial]:
-        """Measure what the system learns from, fit it, and return its trials on every part.
-
-        Raises:
-            ConfigError, SourceError: the system cannot be fitted to these outcomes.
-        """
+        """Measure what the system learns from, fit it, and return its trials on every part."""
         if one.name == CHECKED_CASCADE:
             await self._calibrate_checkers()
         if one.name.startswith("cascade"):

@@ -60,7 +60,6 @@ class UnfittedSolver:
 
     name: str
     fit: SolverFitter
-    """Returns the fitted method."""
     calls: None = None
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
