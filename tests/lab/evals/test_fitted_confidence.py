@@ -25,7 +25,7 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )
-from batuta.errors import ConfigError
+from batuta.errors import ConfigError, StoreError
 from batuta.lab.evals.confidence import calibrate_confidence, measure_confidence
 from batuta.store import Store
 from batuta.store.judgement import Judgement
@@ -105,6 +105,13 @@ async def test_too_few_graded_runs_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="20 graded questions, and 40 are needed"):
         await calibrate_confidence(tmp_path / "runs.db", tmp_path / "sure.json")
     assert not (tmp_path / "sure.json").exists()
+
+
+async def test_a_file_that_cannot_be_written_is_an_error_that_says_so(tmp_path):
+    await fill(tmp_path / "runs.db", 60)
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match=r"sure\.json cannot be written"):
+        await calibrate_confidence(tmp_path / "runs.db", tmp_path / "file" / "sure.json")
 
 
 def test_a_file_that_is_not_fitted_is_refused(tmp_path):

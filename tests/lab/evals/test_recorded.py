@@ -82,6 +82,8 @@ class TestRunning:
         parts = make_record_parts(made_up(samples=1), "all", (0,))
         found = await measured(tmp_path, parts, *MODELS, "oracle", "mini")
         assert len(found.results["oracle"]) == 200 and set(found.left_out) == {"mini"}
+        title = render_markdown(build_report(found)).partition("\n")[0]
+        assert title.endswith("questions"), "nothing is held out of a record that is asked whole"
         record = made_up(samples=1)
         for place, model in enumerate(MODELS):
             assert right(found, model) == pytest.approx(record.credit_qms[:, place, 0].mean())
@@ -369,6 +371,8 @@ class TestSeeds:
         assert cost.amount == pytest.approx(0.013)
         assert (calls.what, calls.amount, calls.k) == ("calls", 3, 2)  # a record has two samples
         assert list(found.results) == ["vote", "best-single", "self-consistency@2"]
+        text = render_markdown(build_report(found))
+        assert "compared with 2 samples of the best worker (rounded up, or all that" in text
 
 
 @DATA

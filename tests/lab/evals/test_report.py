@@ -140,7 +140,7 @@ class TestReport:
         text = render_markdown(build_report(broken))
         assert "11 (+1 unscored)" in text
         assert "not counted as wrong: good 1" in text
-        assert "2 random workers" in text and "is 4 samples" in text
+        assert "2 random workers" in text and "with 4 samples" in text
         assert next(row for row in table_rows(build_report(broken)) if row[0] == "good")[7] == "–"
 
     def test_rows_are_sorted_best_first_and_survive_nothing_scored(self):

@@ -8,7 +8,9 @@ import anyio
 import pytest
 
 from batuta.core import Reply
+from batuta.errors import ProviderOverloadedError, StoreError
 from batuta.lab.evals import EvalOptions, ResultLog
+from batuta.lab.evals.question_page import write_question_page
 from batuta.lab.evals.run_archive import RUNS_FILE, MeasuredRun, RunArchive
 from batuta.store import Store
 from batuta.store.run_filter import RunFilter
@@ -63,6 +65,43 @@ async def test_nothing_is_kept_twice_and_an_interrupted_evaluation_keeps_what_it
             await anyio.sleep_forever()
     async with Store.open(tmp_path / "cut" / RUNS_FILE) as store:
         assert [one.score for one in await store.list()] == [1.0]
+
+
+async def test_a_run_that_could_not_be_written_at_once_is_written_later(tmp_path):
+    (result,) = (await measured(tmp_path, ("good",), task_set(1))).results["good"]
+    async with Store.open(tmp_path / RUNS_FILE) as store:
+        run = await store.get(str(result.run))
+
+    class BusyOnce:
+        """A store that fails at the first run."""
+
+        def __init__(self, store):
+            self.store, self.fails = store, True
+
+        async def append(self, run):
+            if self.fails:
+                self.fails = False
+                raise StoreError("the database is busy")
+            await self.store.append(run)
+
+        async def score_runs(self, judgements):
+            await self.store.score_runs(judgements)
+
+    async with Store.open(tmp_path / "busy.db") as store:
+        archive = RunArchive(BusyOnce(store))
+        archive.put(MeasuredRun(result, run))
+        with pytest.raises(StoreError, match="busy"):
+            await archive.flush()
+        await archive.flush()
+        assert [one.score for one in await store.list()] == [1.0]
+
+
+async def test_the_page_has_runs_that_ended_in_an_outage(tmp_path):
+    dead = subject(lambda worker, request: ProviderOverloadedError("full"))
+    found = await measured(tmp_path, ("good",), task_set(1), dead)
+    assert found.results["good"][0].unscored == "outage"
+    page = await write_question_page(tmp_path / "page", found, tmp_path / RUNS_FILE)
+    assert page is not None and "The run was not stored." not in page.read_text()
 
 
 async def test_private_questions_are_not_kept(tmp_path, command_line):

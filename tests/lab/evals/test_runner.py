@@ -18,6 +18,8 @@ from batuta.clients import ScriptedClient
 from batuta.conductors import LLMConductor
 from batuta.core import Grade, Pool, Reply, Usage
 from batuta.errors import BadRequestError, ConfigError, ProviderOverloadedError, StoreError
+from batuta.guardrails import Guardrails
+from batuta.guardrails.grounded import GroundedAction, GroundedPolicy
 from batuta.lab.evals import EvalOptions, ResultLog, TaskSet
 from batuta.lab.evals.grading import open_answer_grader
 from batuta.lab.evals.markdown_report import render_markdown, table_rows
@@ -185,6 +187,39 @@ class TestEqualCalls:
         dead = subject(lambda w, r: ProviderOverloadedError("full"))
         found = await measured(tmp_path, dead, task_set(2), "ultra", equal=("calls", "cost"))
         assert list(found.results) == ["ultra"] and found.budgets == ()
+
+    async def test_a_spent_budget_adds_nothing_and_loses_nothing(self, tmp_path):
+        limit = SpentLater(3)
+        found = await measured(
+            tmp_path, subject(call_limit=limit), task_set(2), "ultra", equal=("cost", "calls")
+        )
+        assert limit.is_spent and len(found.results["ultra"]) == 2
+        assert {"best-single", "self-consistency@3", "best-of-3"} == {*found.left_out}
+        assert [budget.what for budget in found.budgets] == ["calls"]
+
+    async def test_what_the_server_refuses_is_not_added(self, tmp_path):
+        policy = GroundedPolicy(
+            name="sources", worker=subject().pool.workers[0], action=GroundedAction.REFUSE
+        )
+        checked = subject(guardrails=Guardrails(grounded=policy))
+        with pytest.raises(ConfigError, match="sources cannot check them"):
+            await measured(tmp_path, checked, task_set(2), "good", equal=("calls",))
+        assert not (tmp_path / RESULTS_FILE).read_text(), "refused before any call"
+
+
+class SpentLater:
+    """A budget that is spent once it has been looked at so many times."""
+
+    def __init__(self, looks):
+        self.looks = looks
+
+    @property
+    def is_spent(self):
+        self.looks -= 1
+        return self.looks < 0
+
+    def limit_client(self, client, worker):
+        return client
 
 
 class TestUnscored:

@@ -30,14 +30,16 @@ def played(model, right, wrong, usd=0.1):
     return [PlayedSession(id=f"{model}{n}", model=model, resolved=is_right, usd=usd) for n, is_right in enumerate(results)]  # fmt: skip
 
 
+@pytest.mark.parametrize("gain", ["0.5", "2500"])
+@pytest.mark.parametrize("ids", [("s", "b"), ("ollama/s:8b", "ollama/b: 70b")])
 @pytest.mark.parametrize(("cost", "pays"), [("0", True), ("0.0312", True), ("0.0312", False)])
-def test_a_takeover_is_read_as_the_pattern_writes_it(cost, pays):
-    small, big = (Worker(id=WorkerId(name), model=name, description="") for name in ("s", "b"))
-    switch = Switch(leaves=small, takes=big, cost_usd=Decimal(cost), gain_usd=Decimal("0.5"), pays=pays)  # fmt: skip
+def test_a_takeover_is_read_as_the_pattern_writes_it(cost, pays, ids, gain):
+    small, big = (Worker(id=WorkerId(name), model=name, description="") for name in ids)
+    switch = Switch(leaves=small, takes=big, cost_usd=Decimal(cost), gain_usd=Decimal(gain), pays=pays)  # fmt: skip
     found = find_takeover(["s goes on: nothing", f"after 2 failures {switch.reason}"], worth=0.9)
     assert found is not None
     assert (found.taken, found.worth) == (pays, 0.9)
-    assert found.net_usd == pytest.approx(0.5 - float(cost), abs=1e-3)
+    assert found.net_usd == pytest.approx(float(gain) - float(cost), abs=1e-3)
     assert find_takeover(["s acts, the cheapest of 2"], worth=0.9) is None
 
 

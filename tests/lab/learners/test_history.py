@@ -100,6 +100,18 @@ def test_a_record_survives_the_file(tmp_path):
     assert read.answers == history.answers
 
 
+def test_scores_without_answers_survive_the_file_beside_scores_with_answers(tmp_path):
+    (tmp_path / "h.jsonl").write_text(
+        '{"question": "q", "workers": {"a": {"scores": [1], "answers": ["7"]}, '
+        '"b": {"score": 0.5, "runs": 2}}}'
+    )
+    history = read_history(tmp_path / "h.jsonl")
+    write_history(history, tmp_path / "again.jsonl")
+    read = read_history(tmp_path / "again.jsonl")
+    assert read.scores_qm.tolist() == history.scores_qm.tolist() == [[1.0, 0.5]]
+    assert read.runs_qm.tolist() == [[1, 2]] and read.answers == (("7", None),)
+
+
 outcome = st.tuples(st.floats(0, 1, width=32), st.none() | st.floats(0, 9), st.integers(1, 9))
 
 

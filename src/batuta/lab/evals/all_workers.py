@@ -73,9 +73,8 @@ class AllWorkers:
     async def _ask_in_one_run(
         self, workers: Sequence[WorkerId], question: Question, context: SolverContext, seed: int
     ) -> Run:
-        """Ask all workers in one workflow.
+        """Ask all workers in one workflow, which takes less time than a run for each worker.
 
-        On a record of ten workers this takes a third of the time of one run for each worker.
         Replies of substitutes, which cost nothing on a record, are left out.
         """
         asked = [worker for worker in workers for _ in range(self.samples)]
@@ -127,7 +126,7 @@ def skill_oracle_score(scores: Sequence[WorkerScore]) -> float:
     """Return the mean score of the worker that did best on the other samples.
 
     Each sample is left out once, and the mean is over the samples left out. The first of equally
-    good workers counts. Workers with fewer samples than the others are ignored. The score is 0 if
+    good workers counts. Workers with fewer samples than another are ignored. The score is 0 if
     there are fewer than two samples.
     """
     by_worker: dict[WorkerId, list[float]] = {}

@@ -27,7 +27,8 @@ Box = tuple[float, float, float, float]
 
 LINE_COLOURS = (ACCENT, "#1f6fb2", "#2e8b57", "#8e5bb5", "#d98e04", "#3aa6a6", "#9a6b3f", "#5c6670")
 OWN_SYSTEMS = frozenset({ULTRA, RECURSIVE, "mini", "cascade"})
-"""This project's own systems, as are all whose names begin with `ultra`; drawn in `ACCENT`."""
+"""This project's own systems, which are drawn in `ACCENT`; so are all whose names begin with
+`ultra`."""
 MAX_LINES = len(LINE_COLOURS)
 """Maximum number of coloured lines in one figure; more cannot be distinguished."""
 MAX_COLUMNS = 12
@@ -94,7 +95,8 @@ def draw_pareto_front(axes: Axes, found: Json) -> None:
     """Draw accuracy over cost per question, with the front of the best systems.
 
     The cost is in dollars if they are known for all scored systems, else in tokens, else in calls.
-    Systems without a cost are left out, as the axis is logarithmic; the front has no references.
+    Systems without a cost are left out, as the axis is logarithmic. The front leaves out reference
+    lines.
     """
     unit = cost_unit(found["systems"])
     systems: Json = found["systems"]

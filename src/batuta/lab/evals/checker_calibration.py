@@ -31,8 +31,7 @@ from batuta.lab.learners.history import History
 from batuta.lab.tasks.graders import grade_answer
 
 CHECKS = 40
-"""Maximum number of answers that are checked, at two calls each."""
-_ROUNDS = 2
+"""Maximum number of answers that are checked; a checker takes two calls for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ async def calibrate_checker(
     seed: int = 0,
     concurrency: int = 16,
 ) -> tuple[Checker | None, int]:
-    """Return the checker with measured rates, and the number of checks behind them.
+    """Return the checker with measured rates, and the number of checks by which they were measured.
 
     The checker is None if its worker is not in the pool, if there is no other worker, or if its
     verdicts are uninformative. The other workers answer in rotation, so that there are wrong
@@ -83,7 +82,7 @@ async def calibrate_checker(
                 context=context,
                 seed=seed + number,
                 max_steps=1,
-                max_rounds=_ROUNDS + 1,
+                max_rounds=3,  # draft, check, and the round that accepts
             )
             draft, verdict = (next(iter(round_replies(run, r).values()), None) for r in (0, 1))
             if draft is None or verdict is None:
@@ -104,7 +103,7 @@ async def calibrate_tests(
     """Return a checker with the measured rates of the tests that questions show.
 
     No worker is called: the programs in the history's answers are executed. The result is None if
-    the tests are uninformative. `believed` has the rates that are assumed beforehand.
+    the tests are uninformative. `believed` has the rates assumed before the measurement.
     """
     verdicts: list[tuple[bool, bool]] = []
     workers = range(len(history.workers))

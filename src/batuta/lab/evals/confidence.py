@@ -34,7 +34,7 @@ from batuta.engine.confidence import (
     share_of_samples,
     worker_signal,
 )
-from batuta.errors import ConfigError
+from batuta.errors import ConfigError, report_unwritable
 from batuta.lab.learners.regression import fit_logistic
 from batuta.store import RunSummary, Store
 
@@ -101,6 +101,7 @@ class GradedRun:
 
 
 Fit = Callable[[Sequence[GradedRun], SampleSetting | None], Calibration]
+"""Fits a calibration to runs; with a setting, also to the agreement of its samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +153,15 @@ async def calibrate_confidence(target: Path | str, out: Path) -> FittedConfidenc
 
     Raises:
         ConfigError: no conductor has enough graded runs.
-        StoreError: the store cannot be read.
+        StoreError: the store cannot be read, or `out` cannot be written.
     """
     fitted = fit_confidence(await _read_graded(target))
     if not fitted.stored.conductors:
         reasons = "; ".join(fitted.left_out) or "no graded run is stored there"
         raise ConfigError(f"nothing can be calibrated: {reasons}")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(fitted.text)
+    with report_unwritable(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(fitted.text, encoding="utf-8")
     return fitted
 
 
@@ -220,7 +222,7 @@ def _measure_fit(
 
 
 def _fit_samples(group: Sequence[GradedRun]) -> StoredSamples | None:
-    """Fit the runs whose question was asked again; None if they are too few."""
+    """Fit the runs that have samples of their question; None if they are too few."""
     setting = find_sample_setting(group)
     if setting is None:
         return None
@@ -242,7 +244,7 @@ def _fit_samples(group: Sequence[GradedRun]) -> StoredSamples | None:
 
 
 def find_sample_setting(group: Iterable[GradedRun]) -> SampleSetting | None:
-    """Return the setting with which most questions were asked again; None if none was."""
+    """Return the setting by which the most runs were sampled; None if no run was sampled."""
     kinds: Counter[SampleSetting] = Counter()
     for one in group:
         taken = find_sample_round(one.run.rounds)
@@ -314,10 +316,7 @@ def _state_probability(
 
 
 def _fit_signals(group: Sequence[GradedRun], samples: SampleSetting | None = None) -> Calibration:
-    """Fit the weights of the signals.
-
-    The signal `worker` of a run is computed from the worker's other runs.
-    """
+    """Fit the weights of the signals; the signal `worker` comes from the worker's other runs."""
     right, asked = _count_outcomes(group)
     mean = sum(right.values()) / len(group)
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from batuta.core import WorkerId
 from batuta.lab.evals.fitted_methods import FittedMethod
+from batuta.lab.evals.systems import BEST_SINGLE
 
 Floats = NDArray[np.floating]
 CostQuality = tuple[float, float]
@@ -118,7 +119,6 @@ CURVE_POINTS = 101
 """Maximum number of points of a recovered-gap curve in a report."""
 _UNITS = ("usd", "tokens", "calls")
 _NUMBER_PATTERN = re.compile(r"[@-][\d.]+$")
-_BEST_SINGLE = "best-single"
 
 
 class CreditTable(Protocol):
@@ -132,7 +132,7 @@ class CreditTable(Protocol):
 
 
 def cost_unit(systems: Mapping[str, Json]) -> str:
-    """Return the unit of cost: dollars if all are known, else tokens, else calls."""
+    """Return the first of `usd` and `tokens` that all scored systems have above 0, else `calls`."""
     scored = [figures for figures in systems.values() if figures["accuracy"] is not None]
     known = (unit for unit in _UNITS if scored and all(figures[unit] for figures in scored))
     return next(known, "calls")
@@ -141,10 +141,9 @@ def cost_unit(systems: Mapping[str, Json]) -> str:
 def build_curves(
     systems: Mapping[str, Json], references: Sequence[str], workers: Sequence[str]
 ) -> Json | None:
-    """Return the curves and their AIQ as JSON values.
+    """Return the curves and their AIQ as JSON values; None if there are fewer than two costs.
 
-    None if fewer than two different costs are known. `references` are the reference lines, which
-    are left out.
+    `references` are the reference lines, which are left out.
     """
     methods = {
         name: figures
@@ -172,7 +171,7 @@ def build_curves(
 
 
 def _curve_name(system: str, workers: Sequence[str]) -> str:
-    if system in workers or system == _BEST_SINGLE:
+    if system in workers or system == BEST_SINGLE:
         return ALONE
     return _NUMBER_PATTERN.sub("", system)
 
@@ -180,7 +179,10 @@ def _curve_name(system: str, workers: Sequence[str]) -> str:
 def build_recovered(
     fitted: Mapping[str, Sequence[FittedMethod | None]], credit: CreditTable
 ) -> Json:
-    """Return APGR, CPT(50 %) and CPT(80 %) of the routers whose two workers were measured."""
+    """Return APGR, CPT(50 %) and CPT(80 %) of the routers whose two workers were measured.
+
+    `missing` lists the workers that were not measured.
+    """
     found: Json = {}
     missing: set[WorkerId] = set()
     for name, parts in fitted.items():

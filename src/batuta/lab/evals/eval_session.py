@@ -95,8 +95,10 @@ async def evaluate_parts(
     record, best-of-N needs simulated replies.
 
     Raises:
-        ConfigError: there is no system of a name, or no system can be measured here.
+        ConfigError: there is no system of a name, the server would refuse it, or no system can be
+            measured here.
         ExceptionGroup: a run failed or a result could not be written; it has the first error.
+        StoreError: a run could not be archived, or a fitted method could not be written.
     """
     subject = parts[0].subject
     session = _EvalSession(parts, options, result_log, bar)
@@ -135,16 +137,13 @@ async def forecast_parts(
     """Forecast the calls of `evaluate_parts` without making any call.
 
     Raises:
-        ConfigError: there is no system of a name.
+        ConfigError: there is no system of a name, or the server would refuse it.
     """
     session = _EvalSession(parts, options, result_log, lambda _, __: lambda: None)
     wanted = session.runnable(_find_systems(names, parts[0].subject, equal))
     found = await session.forecast(wanted, calibrates=bool(equal))
     if equal and wanted:  # two methods have the budget of the first system
-        again = ExpectedCalls()
-        for _ in range(2 * len(set(equal))):
-            again += found.get(wanted[0].name, ExpectedCalls())
-        found["equal"] = again
+        found["equal"] = found[wanted[0].name].scale(2 * len(set(equal)))
     needs = bool(equal) or any(one.needs_calibration for one in wanted)
     known = all(part.history is not None or part.tasks.calibration for part in parts)
     notes = (warn_unmeasured(parts[0].subject.pool),) if needs and not known else ()
@@ -152,7 +151,7 @@ async def forecast_parts(
 
 
 def check_systems(names: Sequence[str], subject: Subject) -> None:
-    """Raise ConfigError if there is no system of one of the names."""
+    """Raise a ConfigError if a name is not that of a system, or the server would refuse it."""
     _find_systems(names, subject, ())
 
 
@@ -161,6 +160,8 @@ def _find_systems(
 ) -> list[System]:
     """Find the systems by name, with `ultra` first if other systems get its budget."""
     wanted = [find_system(name, subject) for name in _expand_names(names, subject)]
+    if equal:
+        find_system("self-consistency@2", subject)  # refused before anything is paid for
     if equal and subject.conductor is not None:
         first = find_system(ULTRA, subject)
         wanted = [first, *(other for other in wanted if other.name != ULTRA)]
@@ -210,12 +211,12 @@ class _EvalSession:
         self.fitted: dict[str, list[FittedMethod | None]] = {}
         self._fitted_file = FittedFile(result_log.path.parent)
         self.checkers: dict[int, Checker | None] = {}
-        """The checker with the rates measured on a part, by the part's id; None if unusable."""
+        """The checker with the rates measured on a part, by the part's `id()`; None if unusable."""
         self.executed: dict[int, Checker | None] = {}
-        """The tests that the questions show, as a checker with the rates measured on a part, by the
-        part's id; None if the tests are uninformative."""
+        """The tests that questions show, as a checker with the rates measured on a part, by the
+        part's `id()`; None if the tests are uninformative."""
         self.skills: dict[int, SkillOrchestra] = {}
-        """SkillOrchestra with the handbook learned on a part, by the part's id."""
+        """SkillOrchestra with the handbook learned on a part, by the part's `id()`."""
         self._is_calibrated = False
 
     def runnable(self, wanted: Sequence[System]) -> list[System]:
@@ -261,7 +262,7 @@ class _EvalSession:
             self.results[name] = tuple(run for run in results if run.system == name)
 
     async def _plan_system(self, one: System) -> list[EvalTrial]:
-        """Prepare and fit the system, and return its trials on every part."""
+        """Measure what the system learns from, fit it, and return its trials on every part."""
         if one.name == CHECKED_CASCADE:
             await self._calibrate_checkers()
         if one.name.startswith("cascade"):
@@ -294,7 +295,7 @@ class _EvalSession:
                 for trial in own
             ]
             found["calibration"] = self._expect_missing(planned)
-            if not found["calibration"].calls:  # every call is recorded: this is free
+            if not found["calibration"].calls:  # every result is in the log: this is free
                 await self._calibrate()
         for one in wanted:
             parts = self.calibrated_parts if one.needs_calibration else self.parts
@@ -306,7 +307,7 @@ class _EvalSession:
         return expect_calls([one for one in planned if not self.result_log.is_done(one.key)])
 
     def _plan_keys(self, one: System, part: EvalPart) -> tuple[EvalTrial, ...]:
-        """Return the part's trials with their keys; a system that learns is not fitted yet."""
+        """Return the part's trials, with an unfitted system if the system learns."""
         return plan_trials(
             one,
             [(task, part.tasks.family(task)) for task in part.tasks.tasks],
@@ -353,10 +354,7 @@ class _EvalSession:
         return found
 
     def strengths(self) -> dict[WorkerId, float | None]:
-        """Return each worker's mean accuracy on the questions known beforehand, None if unknown.
-
-        Empty if the workers were not measured.
-        """
+        """Return `Evaluation.strengths`."""
         if not self._is_calibrated:
             return {}
         found: dict[WorkerId, float | None] = {}
@@ -368,7 +366,7 @@ class _EvalSession:
     async def equalise(self, name: str, what: EqualResource) -> MatchedBudget | None:
         """Measure self-consistency and best-of-N with that system's budget, and return the budget.
 
-        None if the budget is unknown.
+        None if the budget is unknown; then nothing is measured.
         """
         budget = await self._matched_budget(name, what)
         if budget is None:
@@ -382,14 +380,15 @@ class _EvalSession:
         return replace(budget, k=k)
 
     async def _matched_budget(self, name: str, what: EqualResource) -> MatchedBudget | None:
-        """Return how many samples of the best worker cost as much as that system, or None."""
+        """Return the budget of that system; None if it is unknown."""
         scored = [run for run in self.results[name] if run.unscored != "outage"]
         if what == "calls":
             return match_calls(name, scored)
         if not scored:
             return None
         await self.measure(find_system(BEST_SINGLE, self.parts[0].subject))
-        single = [run for run in self.results[BEST_SINGLE] if run.unscored != "outage"]
+        best_runs = self.results.get(BEST_SINGLE, ())  # none if the budget is spent
+        single = [run for run in best_runs if run.unscored != "outage"]
         return match_cost(name, scored, single)
 
     async def _calibrate(self) -> None:

@@ -38,8 +38,8 @@ class Evaluation:
     results: Mapping[str, tuple[TrialResult, ...]]
     """Results by system."""
     strengths: Mapping[WorkerId, float | None] = field(default_factory=dict[WorkerId, float | None])
-    """Each worker's accuracy on the questions known beforehand, averaged over the parts; empty if
-    it was not needed or not possible."""
+    """Each worker's accuracy on the questions known beforehand, averaged over the parts; None if
+    unknown. Empty if no system needed it, or if there were no such questions."""
     budgets: tuple[MatchedBudget, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict[str, str])
     """Systems that could not be measured here, with the reason."""
@@ -48,7 +48,7 @@ class Evaluation:
     fitted: Mapping[str, tuple[FittedMethod | None, ...]] = field(
         default_factory=dict[str, tuple[FittedMethod | None, ...]]
     )
-    """A description of what was fitted on each part, by system; None if it is no longer known."""
+    """The method fitted on each part, by system; None if no file describes it any more."""
 
     @property
     def subject(self) -> Subject:
@@ -64,7 +64,7 @@ class Evaluation:
     def outcomes(self) -> History | None:
         """The first part's outcomes of each single worker on the questions known beforehand.
 
-        None for a record, if no worker was measured, or if the questions are private.
+        None for a record, if no worker was measured, or if one of the questions is private.
         """
         known = self.parts[0]
         if known.subject.replay_pool is not None or any(
@@ -75,7 +75,7 @@ class Evaluation:
 
 
 def explain_best(pool: Pool) -> str:
-    """Return the reason why the first worker of `pool.ranked()` comes first."""
+    """Return why the first worker of `pool.ranked()` comes first, as a clause after "because"."""
     best, *others = pool.ranked()
     if not others:
         return "there is no other"

@@ -50,14 +50,15 @@ class FittedMethod:
     """The rating of the strong worker less that of the weak worker, by task; empty if the method
     does not rate workers, no two workers differ, or all questions are private."""
     about: str
-    """The rules of a cascade in a sentence; empty for other methods, and if calls cost the same."""
+    """The rules of a cascade in a sentence; empty for other methods, and if all workers' calls cost
+    the same or a worker's cost is unknown."""
 
 
 def choose_pair(history: History) -> WorkerPair | None:
     """Choose the best worker and a weaker worker, by the history's outcomes.
 
-    The weaker worker is the cheapest; if dollars are unknown, the weakest. The result is None if no
-    worker is weaker than the best.
+    The weaker worker is the cheapest, or the weakest if a worker's dollars are unknown. The result
+    is None if no worker is weaker than the best.
     """
     mean_m = history.mean_m()
     known = [m for m in range(len(mean_m)) if not np.isnan(mean_m[m])]
@@ -112,14 +113,15 @@ def _rate_workers(
 
 
 def _describe_cascade(cascade: Cascade, history: History) -> str:
-    """Describe which worker the cascade asks next and when, if calls differ in dollars."""
+    """Describe which worker the cascade asks next, and when; empty as in `FittedMethod.about`."""
     usd_m = mean_usd_m(history)
     if usd_m is None or len(set(cascade.calls_worth_m)) == 1:
         return ""
     usual = format_usd(float(f"{usd_m.mean():.3g}"))
-    win = f"{cascade.price:g} of score per {usual} of its call" if cascade.price else ""
-    dollar = f"{cascade.dollar:g} of score per dollar" if cascade.dollar else ""
-    asks = f"another answer must be expected to gain {' and '.join(filter(None, (win, dollar)))}"
+    per_call = f"{cascade.price:g} of score per {usual} of its call" if cascade.price else ""
+    per_dollar = f"{cascade.dollar:g} of score per dollar" if cascade.dollar else ""
+    gain = " and ".join(filter(None, (per_call, per_dollar))) or "something"
+    asks = f"another answer must be expected to gain {gain}"
     price_weight = cascade.familiar.order.thrift
     if not price_weight:
         return f"{asks}; the worker with the greatest expected score is asked next"

@@ -20,12 +20,12 @@ from batuta.lab.evals.all_workers import AllWorkers, Vote
 from batuta.lab.evals.learned_methods import SKILLS, UnfittedSolver
 from batuta.lab.evals.runner import EvalTrial
 from batuta.lab.evals.served_solver import ServedSolver
-from batuta.usage import ZERO_COST, usage_cost
+from batuta.usage import usage_cost
 
 USUAL_STEPS = 3
 """The number of steps that is assumed of a workflow that a model writes."""
 _PRICED_RUNS = 40
-"""Maximum number of runs of a system that are priced; the others are assumed to cost the same."""
+"""If there are more runs, at least so many are priced; the others are assumed to cost the same."""
 _CASCADE_CALLS = 2
 """The assumed mean number of a cascade's calls; a checker makes one more call."""
 
@@ -58,7 +58,10 @@ class ExpectedCalls:
 
 @dataclass(frozen=True, slots=True)
 class EvalForecast:
-    """The calls still to be made, by system; `calibration` comes first if it is needed."""
+    """The calls still to be made, by system.
+
+    `calibration` comes first if it is needed; `equal` has the systems added for a comparison.
+    """
 
     systems: Mapping[str, ExpectedCalls]
     notes: tuple[str, ...] = ()
@@ -77,7 +80,7 @@ class EvalForecast:
 
 
 def expect_calls(trials: Sequence[EvalTrial]) -> ExpectedCalls:
-    """Estimate the calls of these runs, which are all of one system."""
+    """Estimate the calls of these runs from some of them, taken at equal distances."""
     if not trials:
         return ExpectedCalls()
     step = max(1, len(trials) // _PRICED_RUNS)
@@ -163,5 +166,5 @@ def _price_workers(trial: EvalTrial, workers: Sequence[Worker]) -> ExpectedCalls
     return _sum_up(len(workers), found.cost).scale(1 / len(workers))
 
 
-def _sum_up(calls: int, cost: Cost = ZERO_COST) -> ExpectedCalls:
+def _sum_up(calls: int, cost: Cost) -> ExpectedCalls:
     return ExpectedCalls(calls, cost.usd, cost.unpriced_calls)

@@ -51,7 +51,7 @@ except ImportError:
     raise ConfigError(f"the bridge needs inspect_ai: {install_hint('inspect')}") from None
 
 SEED_BITS = 31
-"""The number of bits of a random seed, which is drawn if inspect_ai sets none."""
+"""The number of bits of the random seed of a run for which inspect_ai sets no seed."""
 
 
 @modelapi(name="batuta")

@@ -40,18 +40,18 @@ class InspectRun:
     limit: int | None
     """Maximum number of samples; None for all."""
     epochs: int
-    """How often each sample is run."""
+    """The number of runs of each sample."""
     concurrency: int
     """Maximum number of concurrent samples."""
     replaced: str = ""
-    """The workers replaced since the folder was created, as text for the name of a log's folder."""
+    """The workers replaced since the folder was created, as text for the names of logs' folders."""
 
 
 def run_inspect_task(wanted: InspectRun, folder: Path) -> Path:
     """Run the task on every system, write the outcomes of its samples, and return the file.
 
-    Samples that ended in an outage are left out. A system with such samples is run again on the
-    whole task when the folder is used next.
+    Samples that ended in an outage are left out. When the folder is used next, a system with such
+    samples is run again on the whole task.
 
     Raises:
         ConfigError: inspect_ai is missing, or the task or a system cannot be run.

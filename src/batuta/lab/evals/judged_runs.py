@@ -42,7 +42,7 @@ class TargetSource(StrEnum):
     """The source of a judged run's target, or the reason why there is none."""
 
     EXPECTED = "expected"
-    """The feedback's comment has the correct answer."""
+    """The run's comment has the correct answer."""
     COMPUTED = "computed"
     """The correct answer can be computed."""
     SCORED = "scored"
@@ -87,7 +87,7 @@ async def read_judged_runs(target: str) -> JudgedRuns:
     `target` is the store's file or URL.
 
     Raises:
-        ConfigError: there are no such questions.
+        ConfigError: there is no such store, or it has no such questions.
     """
     if "://" not in target and not Path(target).exists():
         raise ConfigError(f"there are no runs at {target}; name the store that the server used")
@@ -118,7 +118,7 @@ async def read_judged_tasks(target: str) -> list[Task]:
     """Read the tasks of `read_judged_runs`.
 
     Raises:
-        ConfigError: there are no such questions.
+        ConfigError: there is no such store, or it has no such questions.
     """
     return list((await read_judged_runs(target)).tasks)
 

@@ -60,7 +60,6 @@ class UnfittedSolver:
 
     name: str
     fit: SolverFitter
-    """Returns the fitted method."""
     calls: None = None
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
@@ -116,7 +115,7 @@ LEARNED_METHODS: Mapping[str, SolverFitter] = {
 
 
 def adapt_to_record(solver: Solver, record: RecordedOutcomes) -> Solver:
-    """Return the solver; a solver that compares answers uses those that the record extracted."""
+    """Make a solver that compares answers use those that the record extracted; keep any other."""
     reads_answers = isinstance(solver, Cascade | Smoothie)
     return replace(solver, extract=recorded_extractor(record)) if reads_answers else solver
 

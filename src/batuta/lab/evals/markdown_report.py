@@ -17,7 +17,7 @@ TABLE_HEADS = (
 the part of the tokens that was spent on planning."""
 
 UNKNOWN = "–"
-"""How an unknown figure is shown, which is not the same as zero."""
+"""The sign for an unknown figure, which is not the same as zero."""
 
 LOST = "outages, or answers that could not be graded"
 """The reasons why a worker is not measured on a question, for notes."""
@@ -96,9 +96,9 @@ def render_markdown(report: Json, figures: Iterable[str] = ()) -> str:
 
 
 def report_title(report: Json) -> str:
-    """Return a title: the task set, the number of questions, and how they were held out."""
+    """Return a title: the task set, the number of questions, and how they were held out, if so."""
     questions = f"{report['tasks']}: {report['questions']} questions"
-    if not report["split"]:
+    if report["split"] in {None, "all"}:
         return questions
     splits = len(report["seeds"])
     of = "a split" if splits == 1 else f"{splits} splits"
@@ -134,7 +134,7 @@ def report_headline(report: Json) -> str:
 
 
 def _describe_equals(names: Sequence[str], report: Json) -> str:
-    """Return the names of the systems of equal accuracy, the cheapest first if costs are known."""
+    """Return the labels of equally accurate systems, the cheapest first if costs are known."""
     systems: Json = report["systems"]
     if len(names) == 1:
         return system_label(names[0], report)
@@ -300,9 +300,10 @@ def _reading_notes(report: Json) -> list[str]:
     if not report["recorded"]:
         others = report["concurrency"] - 1
         notes.append(f"Seconds were measured with up to {others} other runs in parallel.")
+    rounding = "rounded up, or all that the record has" if report["recorded"] else "rounded up"
     notes += (
         f"Equal {budget['what']}: {budget['of']} takes {budget['amount']:.4g} per question, "
-        f"which is {budget['k']} samples of the best worker, rounded up."
+        f"compared with {budget['k']} samples of the best worker ({rounding})."
         for budget in report["budgets"]
     )
     return notes

@@ -11,7 +11,7 @@ from batuta.lab.evals.result_log import TrialResult
 from batuta.lab.evals.stats import mean_or_none
 
 EqualResource = Literal["calls", "cost"]
-"""The resource of which the systems added for a comparison may use as much as the first system."""
+"""The resource in which the systems added for a comparison equal the first system."""
 
 SAMPLE_SLACK = 0.05
 """Samples are rounded up, unless the remainder is at most this fraction of a sample."""
@@ -27,11 +27,12 @@ class MatchedBudget:
     amount: float
     """That system's mean per question, in the unit `what`."""
     k: int
-    """The number of samples of the best worker that cost as much, rounded up."""
+    """The number of samples of the best worker that cost as much, rounded up; at most those that a
+    record has."""
 
 
 def match_calls(name: str, runs: Sequence[TrialResult]) -> MatchedBudget | None:
-    """Return the budget of the system's mean calls; None if the runs made no calls."""
+    """Return the budget of the system's mean calls; None if there are no runs or no calls."""
     calls = mean_or_none([run.calls for run in runs])
     if not calls:
         return None

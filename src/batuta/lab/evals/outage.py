@@ -58,7 +58,7 @@ def outage_reason(run: Run) -> str | None:
 
     An outage determines a run if the conductor's model could not be called, or if no worker could
     do the last step. A substitute's answer counts for a served system, because a server would
-    return it. Other methods are not measured by such a run; `lost_reply` finds the outage.
+    return it. It does not measure any other method; for those, `lost_reply` finds the outage.
     """
     if run.outcome is Outcome.LIMITED:
         return None
@@ -86,8 +86,8 @@ def _fallback_outage(run: Run) -> str | None:
 def unrecorded_reason(run: Run) -> str | None:
     """Return why a record cannot run the plan; None if it can.
 
-    A record cannot run a plan if it lacks a reply that the plan needs, so that another worker took
-    over the step, or the run ended without an answer of its own.
+    It cannot if it lacks a reply that the plan needs, so that another worker took over the step, or
+    the step failed and the run was not answered.
     """
     for step in run.steps:
         for attempt in step.attempts:

@@ -48,7 +48,6 @@ STYLE = {
     "ytick.labelsize": 8.5,
 }
 RunsBySystem = Mapping[str, tuple[TrialResult, ...]]
-"""The runs of each system."""
 
 
 def draw_figures(evaluation: Evaluation, folder: Path) -> tuple[Path, ...]:

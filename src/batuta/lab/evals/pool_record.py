@@ -1,4 +1,4 @@
-"""Records in a folder which model each worker's id stands for, so that results are not mixed up."""
+"""Records which model each name stands for, so that results of two models are not mixed up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAMES = ("model", "worker")
 
 @dataclass(frozen=True, slots=True)
 class _Noted:
-    """The identity of a name when the folder was created, and the latest identity."""
+    """The first and the latest identity of a name."""
 
     first: dict[str, str]
     latest: dict[str, str]
@@ -29,7 +29,7 @@ class _Noted:
 
 @dataclass(frozen=True, slots=True)
 class PoolChanges:
-    """The workers whose model has changed since the folder was created."""
+    """The workers, conductors' models and judge that have changed since the folder was created."""
 
     replaced: Mapping[str, str] = field(default_factory=dict[str, str])
     """Digests of their present identities, by name; they are part of the keys of results."""
@@ -67,7 +67,7 @@ def note_identities(
 
 
 def _describe_change(before: Identity, now: Identity) -> str:
-    """Return the parts of the identity that differ; names with their old and new values."""
+    """Return the parts of the identity that differ; those of `_NAMES` with both values."""
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     if "worker" in names:  # another worker altogether
         names = ["worker"]

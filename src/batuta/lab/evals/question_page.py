@@ -14,7 +14,7 @@ from batuta.lab.evals.evaluation import Evaluation
 from batuta.lab.evals.html_report import render_template
 from batuta.lab.evals.report_files import write_files
 from batuta.lab.evals.result_log import TrialResult
-from batuta.lab.evals.run_archive import MAX_EXPECTED, run_id_of
+from batuta.lab.evals.run_archive import MAX_EXPECTED
 from batuta.store import Store
 
 PAGE = "questions.html"
@@ -135,7 +135,7 @@ async def _read_row(store: Store, evaluation: Evaluation, number: int, task: Tas
     cells: list[_Cell] = []
     for system, results in evaluation.results.items():
         result = _find_result(results, task.id, seed)
-        run = None if result is None else await store.get(run_id_of(result.key))
+        run = await store.get(result.run) if result is not None and result.run else None
         cells.append(_Cell(system=system, result=result, run=run))
     return _Row(number=number, task=task, cells=tuple(cells))
 

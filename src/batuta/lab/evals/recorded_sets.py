@@ -59,7 +59,7 @@ class PoolChange:
 
     @staticmethod
     def parse(leaves: str | None, joins: str | None) -> PoolChange:
-        """Parse names separated by commas; a joining worker may be `NAME:COUNT`, with the number.
+        """Parse names separated by commas; `NAME:COUNT` joins with COUNT known outcomes.
 
         Raises:
             ConfigError: a worker both leaves and joins.
@@ -131,7 +131,7 @@ def _split_names(text: str | None) -> tuple[str, ...]:
 
 
 SplitKind = Literal["random", "unseen", "all"]
-"""The measured part: random questions, whole task families, or all questions, with none known."""
+"""The measured questions: random ones, whole task families, or all, so that none are known."""
 
 _SPLITS: Mapping[str, Callable[[RecordedOutcomes, int], QuestionSplit]] = {
     "random": random_split,
@@ -169,7 +169,7 @@ def open_recorded_parts(
     recorded answers. `change` has the workers that leave and join after the outcomes were gathered.
 
     Raises:
-        ConfigError: there is no such set, or no such worker that leaves or joins.
+        ConfigError: there is no such set, or `change` does not fit its workers.
         SourceError: the set's files are missing, or it has no such model or too few families.
     """
     own = find_outcomes_file(name)
@@ -198,13 +198,13 @@ def make_record_parts(
     conductor: Conductor | None = None,
     change: PoolChange | None = None,
 ) -> tuple[EvalPart, ...]:
-    """Return a part for each seed: its test questions are measured, its other questions are known.
+    """Return a part for each seed: test questions are measured; outcomes on all others are known.
 
     The arguments are those of `open_recorded_parts`. If the record has extracted answers, replies
     are these answers, which votes and graders read.
 
     Raises:
-        ConfigError: a worker that leaves or joins does not exist.
+        ConfigError: `change` does not fit the record's workers.
         SourceError: there are too few families to hold out whole ones.
     """
     replays = ReplayPool(record, simulate=simulate)

@@ -31,8 +31,8 @@ from batuta.lab.learners.history import History
 Json = dict[str, Any]
 
 ENOUGH = 0.9
-"""The share of runs whose tokens, dollars or seconds must be known for a mean. With three or more
-runs, one run's may always be unknown."""
+"""The share of runs whose tokens, dollars or seconds must be known for a mean. Of three or more
+runs, one may always be unknown."""
 
 UNSEEN = "unseen"
 """The split that holds out whole families, so that families, not questions, are independent."""
@@ -87,10 +87,7 @@ def _cost_quality(evaluation: Evaluation, systems: Json) -> Json:
 def _worker_credit(
     evaluation: Evaluation, part: int, worker: str, tasks: Sequence[str]
 ) -> list[float | None] | None:
-    """Return the single worker's score on each of those tasks, as recorded or measured here.
-
-    The result is None if the worker was not asked; a score is None if it is not known.
-    """
+    """Return the scores of a `CreditTable`, as recorded or measured here."""
     replays = evaluation.parts[part].subject.replay_pool
     if replays is not None:
         record = replays.record
@@ -167,12 +164,12 @@ def summarize_runs(runs: Sequence[TrialResult], grouped: bool = False) -> Json: 
         "outcomes": dict(sorted(Counter(run.outcome for run in runs).items())),
         "by_difficulty": _group_figures(scored, _round_difficulty),
         "by_family": _group_figures(scored, attrgetter("family")),
-        "workers": _count_worker_calls(scored),
+        "workers": _count_worker_steps(scored),
     }
 
 
 def task_scores(runs: Sequence[TrialResult]) -> dict[RunKey, float]:
-    """Return the score of each run that has one."""
+    """Return the known scores, by question and seed."""
     return {(run.task, run.seed): run.score for run in runs if run.score is not None}
 
 
@@ -228,8 +225,8 @@ def _group_figures(runs: Sequence[TrialResult], key: Callable[[TrialResult], Any
     }
 
 
-def _count_worker_calls(runs: Sequence[TrialResult]) -> dict[str, dict[str, int]]:
-    """Count each worker's calls by kind of subtask."""
+def _count_worker_steps(runs: Sequence[TrialResult]) -> dict[str, dict[str, int]]:
+    """Count each worker's steps by kind of subtask."""
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for run in runs:
         for step in run.steps:
@@ -238,7 +235,7 @@ def _count_worker_calls(runs: Sequence[TrialResult]) -> dict[str, dict[str, int]
 
 
 def _known_mean(values: Sequence[float | Decimal | None]) -> float | None:
-    """Return the mean of the known values; None if fewer than `ENOUGH` are known."""
+    """Return the mean of the known values; None if fewer are known than `ENOUGH` demands."""
     known = [float(value) for value in values if value is not None]
     few = len(values) - 1 if len(values) > 2 else len(values)  # noqa: PLR2004 - one of two is half
     needed = min(ENOUGH * len(values), few)

@@ -21,7 +21,7 @@ if sys.platform != "win32":
 RESULTS_FILE = "results.jsonl"
 
 UnscoredReason = Literal["outage", "undecided"]
-"""Why a run has no score: an outage, or a grader that could not decide."""
+"""The reason why a run has no score: an outage, or a grader that could not decide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class TrialResult:
     """The result of one system's run of one task with one seed."""
 
     key: str
-    """The digest of everything that the run depends on."""
+    """The key of the `EvalTrial`."""
     system: str
     task: str
     family: str
@@ -50,7 +50,7 @@ class TrialResult:
     reason: str
     """The grader's reason, or the outage's message; empty for a private question."""
     outcome: str
-    """How the run ended, as in its `Outcome`, or `INVALID_PLAN` of `runner`."""
+    """The value of the run's `Outcome`, or `INVALID_PLAN` of `runner`."""
     answer: str | None
     """The answer that the grader extracted; None if there is none or the question is private."""
     tokens: int | None
@@ -80,7 +80,7 @@ class TrialResult:
 
 
 class ResultLog:
-    """The results in one folder, which only one process at a time can open."""
+    """The results in one folder, which (except on Windows) only one process at a time can open."""
 
     def __init__(self, folder: Path) -> None:
         """Read the results and open the file for appending.
@@ -167,12 +167,12 @@ def _lock_file(file: int, folder: Path) -> None:
 def _read_results(path: Path) -> dict[str, TrialResult]:
     """Read the results by key; later results replace earlier ones.
 
-    A complete last line without a line break, as an editor may leave it, is kept. An incomplete
-    last line, as after a crash during the write, is removed from the file once all lines before it
-    have been read.
+    A complete last line gets its missing line break. An incomplete last line, as after a crash
+    during the write, is removed from the file once all lines before it have been read.
+
+    Raises:
+        StoreError: a line is not a result.
     """
-    if not path.exists():
-        return {}
     content = path.read_bytes()
     *lines, rest = content.split(b"\n")
     adapter = TypeAdapter(TrialResult)

@@ -7,7 +7,7 @@ id. Runs on private questions, runs on records and calibration runs are not kept
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, final
@@ -58,7 +58,6 @@ class RunArchive:
         self._pending: list[MeasuredRun] = []
         self._added = anyio.Event()
         self._lock = anyio.Lock()
-        self._failure: StoreError | None = None
 
     @classmethod
     @asynccontextmanager
@@ -90,7 +89,8 @@ class RunArchive:
         with anyio.CancelScope(shield=True):
             if self._pending:
                 async with Store.open(path) as self._store:
-                    await self._write_pending()
+                    with suppress(StoreError):  # the block's own error matters more
+                        await self._write_pending()
 
     def put(self, measured: MeasuredRun) -> None:
         """Queue the run with its grade, to be written in the background."""
@@ -104,14 +104,12 @@ class RunArchive:
             StoreError: a run could not be written.
         """
         await self._write_pending()
-        if self._failure is not None:
-            raise self._failure
 
     async def _write_on(self) -> None:
         while True:
             await self._added.wait()
             self._added = anyio.Event()
-            with anyio.CancelScope(shield=True):
+            with anyio.CancelScope(shield=True), suppress(StoreError):  # `flush` tries again
                 await self._write_pending()
 
     async def _write_pending(self) -> None:
@@ -126,6 +124,6 @@ class RunArchive:
                 await self._store.score_runs(
                     {run.header.id: Judgement(one.result.score, one.comment) for one, run in kept}
                 )
-            except StoreError as error:  # the block may be cancelled, and the store with it
-                self._failure = error
+            except StoreError:  # the block may be cancelled, and the store with it
                 self._pending = [*batch, *self._pending]
+                raise

@@ -53,7 +53,7 @@ class EvalOptions:
     concurrency: int = 64
     """Maximum number of concurrent runs."""
     sub_pool: int | None = None
-    """The size of the random sub-pool, in random order, that each task gets; None for the pool."""
+    """The size of the random sub-pool, in random order, of each task; None for the whole pool."""
     pool_seed: int = 0
     """The seed of the random sub-pools."""
     trial_runner: TrialRunner | None = None
@@ -67,7 +67,7 @@ class EvalTrial:
     """One run to be executed: a system on a task with a seed."""
 
     key: str
-    """The digest of everything that the run depends on, except for the models' weights."""
+    """The digest of everything known that the run depends on; a model's weights are not known."""
     system: System
     task: Task
     family: str
@@ -189,8 +189,8 @@ TrialListener = Callable[[MeasuredRun | None], None]
 """Called in this process with each result as soon as it is known, and with None for each run that
 the budget does not allow."""
 TrialRunner = Callable[[Sequence[EvalTrial], AnswerGrader, TrialListener, int], Awaitable[None]]
-"""Runs trials, in this process or elsewhere, with the same results. The last argument is the
-maximum number of concurrent runs. If a trial fails, an ExceptionGroup with its error is raised."""
+"""Runs trials, in this process or elsewhere. The last argument is the maximum number of concurrent
+runs. If a trial fails, an ExceptionGroup with its error is raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,13 +261,13 @@ async def _measure_run(trial: EvalTrial, grade: AnswerGrader) -> tuple[Run, Tria
 
 
 def _trial_seed(trial: EvalTrial) -> int:
-    """Return the run's seed, so that the randomness of different questions is independent."""
+    """Return a seed from the task and the trial's seed, so that questions vary independently."""
     digest = blake2b(f"{trial.task.id} {trial.seed}".encode("utf-8", "replace"), digest_size=4)
     return int.from_bytes(digest.digest(), "big") >> 1
 
 
 async def _grade_run(trial: EvalTrial, run: Run, grade: AnswerGrader) -> tuple[Grade, Cost]:
-    """Return the grade and its cost: of the answer, or of all replies for a reference line."""
+    """Return the grade of the answer, or of all replies for a reference line, and its cost."""
     line = trial.system.upper_bound
     if line is not None:
         replies = _own_replies(run)

@@ -42,10 +42,10 @@ _DRAWS = 2000
 _HELPER = ", not conducted"
 """The suffix of the conductor's name in the run of a helper request."""
 _WEIGHED = re.compile(
-    r"(takes over from|stayed with) [^:]{1,200}: "
+    r"(takes over from|stayed with) .{1,200}?: "
     r"(?:no cache is lost and|(?:it costs|a switch to .{1,200}? would cost) "
-    r"\$([0-9.]+) of cache and) "
-    r"is expected to gain \$([0-9.]+)"
+    r"\$([0-9.,]+) of cache and) "
+    r"is expected to gain \$([0-9.,]+)"
 )
 
 
@@ -62,9 +62,9 @@ class PlayedSession:
     """None if a call's price is unknown."""
 
     def worth(self, resolved_usd: float) -> float | None:
-        """Return the session's worth less its cost in dollars; None if unknown.
+        """Return the session's worth in dollars; None if its score or a price is unknown.
 
-        `resolved_usd` is the worth of a resolved session.
+        `resolved_usd` is what a resolved session is worth before its cost.
         """
         if self.resolved is None or self.usd is None:
             return None
@@ -73,7 +73,7 @@ class PlayedSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weighed:
-    """A takeover that `escalate` weighed: whether another worker takes over the session."""
+    """A takeover of a session by another worker that `escalate` weighed."""
 
     net_usd: float
     """The takeover's expected gain less its cost, in dollars."""
@@ -86,7 +86,8 @@ class Weighed:
 def read_session(rows: Sequence[RunSummary]) -> PlayedSession | None:
     """Return the session of these runs, the newest run first.
 
-    None unless the conversation was sent to one served model; helper requests are not considered.
+    None unless the conversation was sent to one served model. Helper requests and requests to
+    batuta-mini, which answers agents' small side questions, are not considered.
     """
     models = {row.model for row in rows if not row.conductor.endswith(_HELPER)} - {MINI_MODEL}
     if len(models) != 1:
@@ -102,16 +103,16 @@ def read_session(rows: Sequence[RunSummary]) -> PlayedSession | None:
 
 
 def find_takeover(reasons: Iterable[str], worth: float) -> Weighed | None:
-    """Return the first takeover that the reasons weigh, or None; `worth` is the session's."""
+    """Return the first takeover weighed in the reasons, or None; `worth` is the session's."""
     for reason in reasons:
         if found := _WEIGHED.search(reason):
-            net = float(found[3]) - float(found[2] or 0)
-            return Weighed(net_usd=net, taken=found[1] == "takes over from", worth=worth)
+            gain, cost = (float((usd or "0").replace(",", "")) for usd in (found[3], found[2]))
+            return Weighed(net_usd=gain - cost, taken=found[1] == "takes over from", worth=worth)
     return None
 
 
 def describe_patterns(sessions: Sequence[PlayedSession], worth: float) -> list[dict[str, Any]]:
-    """Return the number, resolved share and cost of each model's sessions, by decreasing worth.
+    """Return the number, resolved share and cost of each model's sessions, the most worth first.
 
     `worth` is the worth of a resolved session in dollars.
     """
@@ -136,7 +137,7 @@ def describe_patterns(sessions: Sequence[PlayedSession], worth: float) -> list[d
 def choose_pattern(
     sessions: Sequence[PlayedSession], worth: float, seed: int = 0
 ) -> dict[str, Any]:
-    """Return the pattern to set and the probability that it is best, or the reason why not.
+    """Return the pattern to set and the probability that it is best, or why none is chosen.
 
     `worth` is the worth of a resolved session in dollars.
     """
@@ -146,7 +147,7 @@ def choose_pattern(
             worths.setdefault(one.model, []).append(each)
     enough = {model: each for model, each in worths.items() if len(each) >= LEAST_SESSIONS}
     if len(enough) < 2:  # noqa: PLR2004 - a comparison takes two
-        least = f"{LEAST_SESSIONS} scored sessions with known prices"
+        least = f"at least {LEAST_SESSIONS} scored sessions with known prices"
         have = f"{len(enough)} models have {least}"
         return {"why": f"too few sessions: {have}, and a comparison takes two"}
     rng = np.random.default_rng(seed)
@@ -160,7 +161,7 @@ def choose_pattern(
 
 
 def choose_margin(weighed: Sequence[Weighed], margin: float, seed: int = 0) -> dict[str, Any]:
-    """Return the margin to set and the probability that it is better, or the reason why not.
+    """Return the margin to set and the probability that it is better, or why none is chosen.
 
     `weighed` has one takeover for each session; `margin` is the present margin in dollars.
     """

@@ -58,7 +58,7 @@ class SubjectSetup:
     """Whether confidence is fitted to the runs, so that samples are collected for every answer."""
 
     async def open_subject(self, stack: AsyncExitStack) -> Subject:
-        """Open the pool and its conductor; the connections close with the stack.
+        """Open the pool and its conductors; the connections close with the stack.
 
         Raises:
             ConfigError: there is no such pool or conductor, or a key is missing.
@@ -82,8 +82,8 @@ class SubjectSetup:
         """Compare the pool with the folder's record, and update the record if `write` is set.
 
         Returns:
-            The subject with the workers replaced since the folder was created, and a sentence about
-            the changes since it was last used; empty if there are none.
+            The subject with `replaced` filled in, and a sentence about the changes since the folder
+            was last used; empty if there are none.
 
         Raises:
             StoreError: the record is damaged, or it cannot be read or written.
@@ -244,7 +244,7 @@ class TrialOrders:
 @final
 @dataclass(frozen=True, slots=True)
 class RemoteTrials:
-    """Runs trials on an executor with other processes."""
+    """Runs trials on an executor with other processes, which do not execute questions' tests."""
 
     executor: Executor
     setup: SubjectSetup

@@ -130,8 +130,7 @@ def paired_mean(deltas: Sequence[float]) -> tuple[float, float]:
     """Return the mean of paired differences and its standard error, which is never zero.
 
     Half a win, half a loss and one tie are added (Agresti and Min 2005, doi:10.1002/sim.1781).
-    Without them, two systems that differ on no question would seem certainly equal, and two systems
-    that differ on a single question certainly different.
+    Without them, two systems that never differ would seem certainly equal.
     """
     count = len(deltas) + 2
     mean = math.fsum(deltas) / count
@@ -177,7 +176,7 @@ def _resample_means(sums: Floats, counts: Floats, seed: int) -> Floats:
 
 @lru_cache(maxsize=2)
 def _draw_counts(size: int, seed: int) -> NDArray[np.uint8]:
-    """Return how often each of `size` groups is in each resample: (`RESAMPLES`, size).
+    """Return how often each resample has each of `size` groups: (`RESAMPLES`, size).
 
     The counts are cached, so that all systems have the same resamples. A byte suffices, because in
     practice no group is drawn more than 255 times.

@@ -26,7 +26,7 @@ from batuta.lab.tasks.recorded import ReplayPool
 from batuta.language.plan_rules import NO_RULES, PlanRules
 
 MAX_CACHED_RUNS = 512
-"""Maximum number of cached runs, which is more than run concurrently."""
+"""Maximum number of cached runs; more than the default number of concurrent runs."""
 
 
 @final
@@ -38,7 +38,7 @@ class AnswerCache:
     """
 
     def __init__(self) -> None:
-        self._runs: dict[Hashable, Run | None] = {}
+        self._runs: dict[Hashable, Run] = {}
         self._locks: dict[Hashable, anyio.Lock] = {}
 
     async def get_or_run(self, key: Hashable, execute: Callable[[], Awaitable[Run]]) -> Run:
@@ -57,11 +57,11 @@ class AnswerCache:
 
 
 CONDUCTOR, MINI_CONDUCTOR = "the conductor", "the conductor of mini"
-"""The names, among the subject's identities, of conductors' models that are not workers."""
+"""Names in `Subject.identities` of conductors' models that are not workers."""
 
 
 def preset_conductor(name: str) -> str:
-    """Return the name, among the subject's identities, of a preset's conductor model."""
+    """Return the name in `Subject.identities` of the model of a preset's conductor."""
     return f"the conductor of {name}"
 
 
@@ -101,7 +101,7 @@ class Subject:
     guardrails: Guardrails = field(default=NO_GUARDRAILS, repr=False)
     plan_rules: PlanRules = NO_RULES
     terms: str = ""
-    """Timeouts, policies and confidence samples as text, for the keys of runs."""
+    """Timeouts, policies, plan rules and confidence samples as text, for the keys of runs."""
     simulated: bool = False
     """Whether the workers are programs instead of language models."""
     run_tests: RunTests | None = field(default=None, repr=False)
@@ -111,7 +111,8 @@ class Subject:
     call_limit: CallLimit | None = field(default=None, repr=False)
     """The budget of the calls; None if there is none."""
     replaced: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Digests of the identities that have changed since the results folder was created, by name."""
+    """Digests, by name, of the present identities of the workers, conductors' models and judge that
+    were replaced since the results folder was created."""
     notes: tuple[str, ...] = ()
     """Remarks on the settings to print before anything is run."""
     replay_pool: ReplayPool | None = field(default=None, repr=False)
@@ -187,7 +188,7 @@ class Subject:
     def drafting_key(self, drafts: str) -> str:
         """Return the digest of a conductor's model, for the keys of its runs.
 
-        The digest is empty if the model has not changed since the results folder was created.
+        Empty if the model has not changed since the results folder was created, or is a worker.
 
         Args:
             drafts: `CONDUCTOR`, `MINI_CONDUCTOR` or a name from `preset_conductor`.
@@ -196,7 +197,7 @@ class Subject:
 
     @property
     def identities(self) -> dict[str, Identity]:
-        """The identities of workers, and of conductors' models that are not workers, by name."""
+        """The known identities of workers, and of conductors' models that are not, by name."""
         if self.simulated:
             return {str(worker.id): {"source": self.source} for worker in self.pool}
         found = {str(worker): client_identity(client) for worker, client in self.clients.items()}
@@ -210,7 +211,7 @@ class Subject:
     def with_call_limit(self, limit: CallLimit) -> Subject:
         """Return the subject with a limit on its calls.
 
-        The call cache must be added afterwards, so that cached calls do not count.
+        Add a call cache afterwards, so that cached calls do not count.
         """
 
         def limit_draft(conductor: LLMConductor) -> Client:
@@ -225,7 +226,7 @@ class Subject:
         return replace(limited, call_limit=limit)
 
     def with_call_cache(self, call_cache: CallJournal) -> Subject:
-        """Return the subject with a journal, so that calls that were paid before are replayed."""
+        """Return the subject with a journal that replays calls that were made before."""
         return self._with_clients(
             {
                 worker: CallCacheClient(client, call_cache, worker)

@@ -142,12 +142,12 @@ BEST_SINGLE = "best-single"
 ALL = "all"
 """The name that stands for the systems that `runnable_systems` returns."""
 CALIBRATION = "calibration/"
-"""Name prefix of the systems that measure one worker on the calibration questions."""
+"""The prefix of the names of systems that measure one worker on the calibration questions."""
 ENOUGH_ANSWERS = 0.9
-"""The share of a record's correct runs that must have known answers, so that systems that compare
-answers can be measured."""
+"""The share of a record's correct runs whose answers must be known for systems that compare answers
+to be measured."""
 MIN_ROUNDS = 2
-"""Maximum number of rounds of `ultra+recursion`, unless the settings allow more."""
+"""The number of rounds that `ultra+recursion` may have; more if the settings allow more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +170,7 @@ class System:
     drafts: str = CONDUCTOR
     """The name in `Subject.identities` of the conductor's model, if that is not a worker."""
     terms: str = ""
-    """The settings besides pool, limits and method that runs depend on, as text for their keys."""
+    """Further settings that runs depend on, besides pool, limits and method, as text for keys."""
 
     def has_workers_in(self, pool: Pool) -> bool:
         """Return whether a pool has a worker that the system can use.
@@ -207,7 +207,7 @@ _MakeSystem = Callable[[Subject], System]
 
 
 def _numbered_system(baseline: Baseline, name: str, number: int) -> System:
-    """Return the system of a baseline that needs no outcomes."""
+    """Return the system of a baseline that is not fitted to outcomes."""
     assert baseline.build is not None  # noqa: S101 - else it learns
     solver = baseline.build(number)
     free = isinstance(solver, ConductorSolver) and solver.calls is None
@@ -376,9 +376,9 @@ def runnable_systems(subject: Subject) -> tuple[str, ...]:
     Learned systems that choose among answers need at least three workers. Systems that the server
     refuses, because a policy cannot check them, are excluded.
 
-    A record excludes systems that need more samples or answers than the record has, that embed
-    replies (a record has only final answers), or that ask models something other than the question.
-    Unless missing replies are simulated, it also excludes systems whose workers read other replies.
+    On a record, systems are excluded that need more samples or answers than the record has, that
+    embed replies (a record has only final answers), or that ask models something other than the
+    question; so are those whose workers read other replies, unless missing replies are simulated.
     """
     names = _runnable_names(subject)
     if subject.guardrails.grounded is None:
@@ -495,7 +495,7 @@ def _find_named(name: str, subject: Subject) -> System:
 
 
 def _other_system(name: str, subject: Subject) -> System:
-    """Open a system of the user's own; raise a ConfigError for any other name."""
+    """Open a user's own system; raise a ConfigError for any other name."""
     if is_own_system(name):
         return _own_system(name)
     if name.startswith("cascade@"):

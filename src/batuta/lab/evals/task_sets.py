@@ -34,7 +34,7 @@ class TaskSet:
     grade: AnswerGrader = grade_by_task
     family: Callable[[Task], str] = task_family
     split: str = ""
-    """How a record was split: `random`, `unseen` or `all`; empty if it is not a record."""
+    """The split of a record: `random`, `unseen` or `all`; empty if the set is not a record."""
 
     @property
     def uses_task_graders(self) -> bool:

@@ -2,9 +2,9 @@
 
 Sixteen numbers describe each answer after some draws, such as the strength of the workers that gave
 the answer and of the workers that gave another answer, and whether a worker repeats itself. None of
-them names a worker, so their weights can be learned on other pools and questions.
-`agreement_prior.json` has the weights fitted on recorded pools (`recipes/selector/fit_prior.py`),
-towards which a pool's own weights are shrunk.
+them names a worker, so their weights can be learned on other pools and questions. A pool's own
+weights are shrunk towards those of `agreement_prior.json`, which were fitted on recorded pools
+(`recipes/selector/fit_prior.py`).
 
 Axes: n questions, k draws, m workers, f inputs, g inputs of the stopping rule.
 """
@@ -148,7 +148,7 @@ class AgreementPrior:
         return self.weights_kf[min(count, len(self.weights_kf)) - 1]
 
     def onward(self, count: int) -> Floats:
-        """Return the stopping rule's weights after `count` draws, (g,)."""
+        """Return the stopping rule's weights after `count` draws, (g,), in the same way."""
         return self.onward_kg[min(count, len(self.onward_kg)) - 1]
 
     def to_json(self) -> dict[str, Any]:

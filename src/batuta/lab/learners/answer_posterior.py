@@ -148,8 +148,8 @@ class LeadingAnswer:
 def find_leading_answer(draws: AnswerDraws, prob_nk: Floats, margin: float) -> LeadingAnswer:
     """Find the leading answer among the draws that `prob_nk` has.
 
-    A draw without an answer leads only if all draws have none. `margin` is by how much another
-    answer must be likelier than the answer of the best worker to lead.
+    A draw without an answer leads only if all draws have none. Another answer leads only if its
+    probability exceeds that of the best worker's answer by more than `margin`.
     """
     count = prob_nk.shape[1]
     answer_nk, worker_nk = draws.answer_nk[:, :count], draws.worker_nk[:, :count]
@@ -172,8 +172,8 @@ class AnswerPosterior:
     weights_kf: Floats
     """Weights of the answers' inputs, a row for each number of draws from one."""
     onward_kg: Floats
-    """Weights of the stopping rule's inputs, a row for each number of draws; their product with the
-    inputs is the expected gain of drawing again, in credit."""
+    """Weights of the stopping rule's inputs, a row for each number of draws from one. Their product
+    with the inputs is the expected gain of drawing again, in credit."""
     order: DrawOrder
     margin: float = 0.0
     """The margin of `find_leading_answer`."""
@@ -203,7 +203,7 @@ class AnswerPosterior:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PosteriorForm:
-    """How closely the weights follow a pool's own labels."""
+    """Settings of the fit, which determine how closely weights follow a pool's own labels."""
 
     named: bool
     """True if weights of single workers are learned."""
@@ -239,7 +239,7 @@ class TrainingDraws:
         """Return each question's credit and number of draws by the stopping rule, both (n,)."""
         most = self.credit_nk.shape[1]
         earned_n, draws_n = np.zeros(len(self.credit_nk)), np.zeros(len(self.credit_nk), int)
-        for count in range(1, most + 1):
+        for count in _draw_counts(most):
             found = belief.lead(self.draws, count)
             continues_n = belief.should_continue(self.draws, found, count, self.next_n(count))
             rows = np.flatnonzero((draws_n == 0) & ~continues_n)
@@ -252,8 +252,8 @@ class TrainingDraws:
     ) -> tuple[Floats, ...]:
         """Return each answer's probability, (n, count), after each number of draws from one.
 
-        `half_n` is 0 or 1: each half is predicted by a regression on the other half, with weights
-        that are shrunk towards the prior.
+        `half_n` is 0 or 1 for each question. Each half is predicted by a regression on the other,
+        with weights that are shrunk towards the prior.
         """
         found: list[Floats] = []
         for count in _draw_counts(self.credit_nk.shape[1]):
@@ -319,7 +319,7 @@ class HeldOutCredit:
 def collision_rate(answers_qms: Integers, credit_qms: Floats) -> float:
     """Return how often the wrong first answers of two workers are equal, in (0, 1).
 
-    One equal pair of two is added to the pairs, so the rate without any pair is 1/2.
+    Two pairs, one of them equal, are added, so the rate without any pair is 1/2.
     """
     answer_qm, credit_qm = answers_qms[:, :, 0], credit_qms[:, :, 0]
     wrong_qm = (credit_qm < CREDIT_MARGIN) & (answer_qm >= 0)
@@ -336,7 +336,7 @@ def _draw_counts(most: int) -> range:
 
 
 def _pad_with_zeros(prior_f: Floats, width: int) -> Floats:
-    """Return the weights of the prior, followed by zeros for the weights of single workers."""
+    """Return the prior's weights, with zeros for the weights of single workers."""
     return np.concatenate([prior_f, np.zeros(width - len(prior_f))])
 
 

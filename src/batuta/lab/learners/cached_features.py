@@ -13,7 +13,7 @@ from batuta.conductors.features import Features, Floats, SavedFeatures
 from batuta.conductors.hashed_ngrams import HashedNgrams, SparseRow
 
 MAX_CACHED_TEXTS = 20_000
-"""Maximum number of cached texts; the least recently used are dropped."""
+"""Maximum number of texts in each cache, which drops the least recently used."""
 MAX_CACHED_FITS = 8
 
 
@@ -21,8 +21,8 @@ MAX_CACHED_FITS = 8
 class CachedFeatures:
     """Features that compute counts, fits and vectors once and cache them.
 
-    Evaluations use them, as they give the same questions to a dozen methods and split the questions
-    anew for each seed. `save` saves the plain features.
+    An evaluation gives the same questions to a dozen methods, and splits them anew for each seed.
+    `save` saves the plain features.
     """
 
     features: HashedNgrams = HashedNgrams()
@@ -67,7 +67,7 @@ class CachedFeatures:
         return self.features(texts)
 
     def save(self) -> SavedFeatures:
-        """Return what `load` needs to restore the plain features."""
+        """Return the plain features in the form in which they are saved."""
         return self.features.save()
 
 

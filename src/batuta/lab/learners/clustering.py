@@ -19,7 +19,7 @@ _MAX_ITERATIONS = 100
 def k_means_centres(points_nd: Floats, k: int, rng: np.random.Generator) -> Floats:
     """Return the centres, (k, d); fewer than k if there are fewer distinct points.
 
-    There must be at least one point; `rng` chooses the first centres.
+    There must be at least one point. `rng` chooses the points that are the first centres.
     """
     centres_kd = _seed_centres(points_nd, k, rng)
     labels_n = nearest_centre(points_nd, centres_kd)

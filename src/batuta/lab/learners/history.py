@@ -87,7 +87,7 @@ class History:
     def select(
         self, questions: QuestionIndices | None = None, workers: Iterable[str] | None = None
     ) -> History:
-        """Return the history of some questions and workers, in the given order; None: of all.
+        """Return the history of these questions and workers, in this order; None keeps all.
 
         Raises:
             SourceError: the history does not have one of the workers.
@@ -123,7 +123,7 @@ class History:
         return _known_mean(self.scores_qm.astype(np.float64), axis=0)
 
     def best_worker(self) -> WorkerId:
-        """Return the worker with the highest mean credit, of several the cheapest, then the first.
+        """Return the worker with the highest mean credit; of equals the cheapest, then the first.
 
         Raises:
             SourceError: no score is known.
@@ -141,7 +141,7 @@ class History:
 def history_from_record(
     record: RecordedOutcomes, questions: QuestionIndices | None = None
 ) -> History:
-    """Build the history of a recorded set on those questions, by default on all."""
+    """Return the history of a recorded set on those questions; None keeps all."""
     chosen = record if questions is None else record.select(questions)
     shape = chosen.scores_qms.shape[:2]
     usd_qms = chosen.usage.usd_qms if chosen.usage else np.full((*shape, 1), np.nan)
@@ -170,7 +170,7 @@ def _joined_samples(
 
 @lru_cache(maxsize=8)
 def _canonical_codes(answers: tuple[str, ...]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-    """Return the canonical answers and each answer's code; the last code, -1, is for none."""
+    """Return the canonical answers, and the code of each answer, followed by -1 for no answer."""
     numbers: dict[str, int] = {}
     canonical = (canonical_answer(answer) for answer in answers)
     codes = [numbers.setdefault(form, len(numbers)) if form else -1 for form in canonical]
@@ -238,10 +238,10 @@ def _line_json(history: History, q: int) -> dict[str, Any]:
 def _outcome_json(history: History, q: int, m: int) -> dict[str, Any]:
     usd, samples = float(history.usd_qm[q, m]), history.samples
     cost = {} if np.isnan(usd) else {"usd": usd}
-    if samples is None:
+    ran = [] if samples is None else np.flatnonzero(~np.isnan(samples.credit_qms[q, m]))
+    if samples is None or not len(ran):
         score, runs = float(history.scores_qm[q, m]), int(history.runs_qm[q, m])
         return {"score": score, "runs": runs, **cost}
-    ran = np.flatnonzero(~np.isnan(samples.credit_qms[q, m]))
     answers = [samples.answer_at((q, m, int(s))) for s in ran]
     return {"answers": answers, "scores": samples.credit_qms[q, m, ran].tolist(), **cost}
 

@@ -25,7 +25,7 @@ from batuta.core.conductor import NULL_LISTENER
 from batuta.language import render_workflow
 
 SOLUTION, PLAN, FACTS = "solution", "plan", "facts"
-"""The kinds of result that a step may produce."""
+"""The kinds of results of steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ FREE_PHRASINGS: Mapping[str, tuple[str, ...]] = {
 }
 """Forty wordings of subtasks, by the plain wording."""
 MANNER_PHRASES = {"by the plan": PLAN, "from the facts": FACTS, "independently": None}
-"""Additions to a subtask, and what the step must have read for each; None: nothing."""
+"""Additions to a subtask, each with the kind of result that the step must read; None: no kind."""
 _MANNER_RATE = 0.15
 """The probability of an addition."""
 _READ_RATE = 0.6
@@ -111,21 +111,19 @@ _ACCEPT_RATE = 0.3
 """The probability that a later round accepts the answer."""
 
 
-def _random_template(
-    rng: Random, read: Sequence[str] = (), *, last: bool = False
-) -> SubtaskTemplate:
-    """Draw a subtask that makes sense after reading `read`; the last step's produces a solution."""
+def _random_template(rng: Random, read: Sequence[str], *, last: bool) -> SubtaskTemplate:
+    """Draw a subtask that makes sense after reading `read`; the last step produces a solution."""
     solutions = read.count(SOLUTION)
     fitting = [
-        d
-        for d in SUBTASK_TEMPLATES
-        if d.needed_solutions <= solutions and not (last and d.produces != SOLUTION)
+        template
+        for template in SUBTASK_TEMPLATES
+        if template.needed_solutions <= solutions and (template.produces == SOLUTION or not last)
     ]
     return rng.choice(fitting)
 
 
 def _random_subtask(
-    rng: Random, template: SubtaskTemplate, read: Sequence[str] = (), *, free: bool = False
+    rng: Random, template: SubtaskTemplate, read: Sequence[str], *, free: bool
 ) -> str:
     """Word the subtask, sometimes with an addition; `free` draws one of several wordings."""
     manners = [words for words, needs in MANNER_PHRASES.items() if needs is None or needs in read]
@@ -145,7 +143,8 @@ def random_workflow(
 ) -> Workflow:
     """Draw a workflow of 1 to `max_steps` steps.
 
-    With `revise` some steps read the previous round; with `free` subtasks have `FREE_PHRASINGS`.
+    With `revise`, some steps read the previous round and all earlier steps. With `free`, subtasks
+    are worded by `FREE_PHRASINGS`.
 
     Workers, number of steps, access lists and subtasks are random, but each subtask makes sense in
     its position: a solution exists before it is verified, and the last step answers.

@@ -2,14 +2,14 @@
 
 Expected credit comes from ridge regression and similar questions. A few dozen outcomes, as a
 history has of a newcomer, estimate a worker's credit only to about eight percentage points. Used
-directly they are harmful: the luckiest newcomer becomes the best single worker, and its rewards on
-other questions are unknown. So an unknown outcome of a newcomer counts as the lower bound of a
-regression on the directions in which well-known workers differ and on the features.
+directly, they would often make the luckiest newcomer the best single worker. So an unknown outcome
+of a newcomer counts as the lower bound of a regression on the directions in which well-known
+workers differ and on the features.
 
 The guard is fitted on training questions that are held out twice: in random folds, where similar
 questions remain, and in folds of whole task families, where none does. The gain of leaving the best
-worker on a new family is measured against the best single worker of the *other* families, as the
-overall best was chosen with the family's own outcomes, which are unknown for a new family.
+worker on a new family is measured against the best single worker of the *other* families, because
+the best of all families was chosen with outcomes that are unknown for a new family.
 
 Axes: n training questions, d features, m workers, k of them well known, c directions, f families.
 """
@@ -88,7 +88,7 @@ def _fit_ridge(
 
 
 def held_out_values(values: ValueModel, fold_n: Folds) -> tuple[Floats, Floats]:
-    """Return the values expected for each training question by a fit to the other folds.
+    """Return the values of each training question, predicted by a fit to the other folds.
 
     Returns:
         Expected credit (n, m) and closeness (n,), as `ValueModel` returns them.
@@ -171,9 +171,10 @@ def fit_guard(
     """Return the bounds under which leaving the best single worker most reliably gains.
 
     The chosen bounds have the greatest gain in random folds less 2.5 standard errors, which must be
-    above 0; their gain on new families is zero or above its standard error. Among equal bounds the
-    strictest are chosen, as the trials have no questions between those like the known questions and
-    those of new families. If no bounds qualify, the best single worker always answers.
+    above 0; their gain on new families is zero or above its standard error. Among equal gains the
+    strictest bound on closeness is chosen, as the trials have no questions between those like the
+    known questions and those of new families. If no bounds qualify, the best single worker always
+    answers.
 
     `random_trial` is the trial in random folds, `family_trial` the one in folds of whole families.
     """
@@ -182,7 +183,7 @@ def fit_guard(
         np.quantile(np.append(random_trial.close_n, family_trial.close_n), quantiles)
     )
     chosen, most = SelectorGuard(), 0.0
-    for closeness in bounds[::-1]:  # the strictest first
+    for closeness in bounds[::-1]:  # the strictest first, which wins ties
         for advantage in ADVANTAGES:
             guard = SelectorGuard(advantage, float(closeness))
             gain_n = random_trial.gain_n(guard)
@@ -269,7 +270,7 @@ def mean_reward_picked(reward_nm: Floats, picked_n: NDArray[np.intp]) -> float:
 
 
 def compute_rewards(history: History, dollar: float) -> Floats:
-    """Return the credit less the price of the dollars, (n, m); NaN if unknown.
+    """Return the credit less what the dollars are worth, (n, m); NaN if unknown.
 
     Raises:
         SourceError: there are too few questions, or a needed cost is unknown.

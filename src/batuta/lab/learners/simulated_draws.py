@@ -27,7 +27,7 @@ def simulate_draws(
     calls_worth_m: Floats,
     collisions: float,
 ) -> TrainingDraws:
-    """Return the questions' draws by a cascade that makes `calls` draws, or as many as there are.
+    """Return each question's draws by a cascade that makes `calls` draws, or as many as are known.
 
     `expected_nm` is each worker's expected credit, `cost_m` the cost of a call in credit, and
     `calls_worth_m` the cost as a multiple of the average call. `collisions` is the rate at which
