@@ -373,7 +373,7 @@ class PlaygroundEndpoint(ScriptEndpoint):
             planned = prepared
             if run is not None and origin == "replay":
                 planned = self._with_recorded_plan(prepared, run)
-            with self._page_runs.track(prepared, visitor) as page_run:
+            with self._page_runs.track(prepared) as page_run:
                 marks = {"scope": panel_scope(body.text("scope")), "chat": prepared.session or ""}
                 address = f"/ui/runs/{page_run.id}/events?{urlencode(marks)}"
                 headers = {**PAGE_HEADERS, **prepared.headers}

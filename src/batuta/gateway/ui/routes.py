@@ -67,6 +67,7 @@ def page_routes(
     pool_forms = PoolForms(catalogue, store, pool_editor)
     signing, own_keys = SignInPages(authenticator, store, oidc), OwnKeyPages(store, authenticator)
     approvals, chosen = ApprovalPage(store), ChosenRuns(store, deletions)
+    pictures = RunPictures(store, page_runs)
     screens = {
         "/ui/": playground.page,
         "/ui/chat/{session}": playground.chat,
@@ -74,9 +75,9 @@ def page_routes(
         "/ui/runs/{id}": runs.run_page,
         "/ui/runs/{id}/edit": PlanEditorPage(*shown).page,
         "/ui/runs/{id}/export.json": runs.export,
-        "/ui/runs/{id}/pictures/{number}": runs.picture,
+        "/ui/runs/{id}/pictures/{number}": pictures.send_asked,
         "/ui/runs/{id}/replies/{place}": runs.reply,
-        "/ui/runs/{id}/made/{place}": RunPictures(store, page_runs).send,
+        "/ui/runs/{id}/made/{place}": pictures.send_made,
         "/ui/runs/{id}/sources": sources.page,
         "/ui/runs/{id}/report.{form}": sources.report,
         "/ui/compare": comparison.page,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,15 +14,12 @@ from starlette.responses import Response, StreamingResponse
 from batuta.clients import WorkerHealth
 from batuta.core import Outcome, Reply
 from batuta.core.formatting import format_cost, format_count, format_seconds
-from batuta.core.small_number import read_small_number
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import CallerRole, record_export, record_reading
 from batuta.gateway.errors import invalid_value, not_found, require_part
 from batuta.gateway.http.stored_reads import in_pieces, read_stored_run
-from batuta.gateway.serving.attachments import IMAGE_TYPES
 from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.ui import run_view
-from batuta.gateway.ui.conversation import list_pictures
 from batuta.gateway.ui.page_runs import ClientRun, PageRun, PageRuns
 from batuta.gateway.ui.playground import is_too_large, load_run
 from batuta.gateway.ui.rendering import (
@@ -244,7 +240,7 @@ class RunPages:
         if page_run is not None:
             if self._optional_store is not None:
                 await record_reading(
-                    self._optional_store, session.caller, page_run.id, page_run.tenant or ""
+                    self._optional_store, session.caller, page_run.id, page_run.tenant
                 )
             return render_page(request, "live_run.html.jinja", session=session, run=page_run)
         summary = await self._summary(request, session)
@@ -305,24 +301,6 @@ class RunPages:
         headers = {**PAGE_HEADERS, "content-disposition": f'attachment; filename="{name}.json"'}
         headers["content-length"] = str(len(encoded))
         return StreamingResponse(in_pieces(encoded), 200, headers, "application/json")
-
-    async def picture(self, request: Request, session: WebSession) -> Response:
-        """Send an image of the run's question.
-
-        Raises:
-            APIError: the run or the image does not exist, the run cannot be shown, or the image has
-                a type that is not sent to browsers.
-        """
-        run_id: str = request.path_params["id"]
-        number = read_small_number(request.path_params["number"])
-        run = await load_run(self._optional_store, self._page_runs, run_id, session)
-        pictures = list_pictures(run.header.question)
-        url = pictures[number].url if number is not None and number < len(pictures) else ""
-        kind, _, data = url.removeprefix("data:").partition(";base64,")
-        if kind not in IMAGE_TYPES:
-            raise not_found("The picture")
-        headers = {**PAGE_HEADERS, "content-disposition": "inline"}
-        return Response(base64.b64decode(data), media_type=kind, headers=headers)
 
     async def reply(self, request: Request, session: WebSession) -> Response:
         """Send the reply of a step as HTML, rendered like an answer.
