@@ -1,8 +1,8 @@
 """The routes of the web UI.
 
-A new screen needs a route here, a template, and an entry in the navigation: `SCREENS` of
-`gateway/ui/session.py`, or a screen of the admin in `WebSession.screens` there. Its handler checks
-who may see it.
+A new screen needs a route here, a template, and an entry in the navigation, which is in
+`gateway/ui/session.py`: `SCREENS`, or `WebSession.screens` for a screen that only some visitors
+have. The handler checks who may see the screen.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def page_routes(
 def _list_key_routes(
     sessions: SessionManager, keys: KeyPages, own_keys: OwnKeyPages
 ) -> list[Route]:
-    """List the routes of all keys and of the visitor's own keys."""
+    """List the routes of the admin's screen of keys and of the visitor's own keys."""
     screens = {"/ui/keys": keys.page, "/ui/own-keys": own_keys.page}
     forms = {
         "/ui/keys": keys.create,
@@ -132,7 +132,7 @@ def _list_account_routes(
 
 
 def _list_pool_routes(sessions: SessionManager, forms: PoolForms, screen: PoolPage) -> list[Route]:
-    """List the routes of the pool screen and of the admin's changes."""
+    """List the routes of the pool screen and of its forms."""
     changes = {
         "/ui/pool": forms.add,
         "/ui/pool-undo": forms.undo,
@@ -208,7 +208,7 @@ def _list_routes(
 
 
 async def _redirect_home(request: Request) -> Response:
-    if request.method == "HEAD":  # some agents check with HEAD whether the server is up
+    if request.method == "HEAD":  # some coding agents check with HEAD whether the server is up
         return Response()
     return RedirectResponse("/ui/", 307)
 

@@ -61,7 +61,7 @@ FILTER_FIELDS = (
     ("min_score", "Score at least", "any"),
     ("max_score", "Score at most", "any"),
 )
-"""The fields of "More filters": parameter, label and placeholder."""
+"""The text fields of "More filters": parameter, label and placeholder."""
 SORTS = {
     RunSort.CREATED: "Newest",
     RunSort.COST: "Cost",
@@ -143,13 +143,13 @@ class ShownFilter:
     def matches_running(self) -> bool:
         """Return True if running runs can match.
 
-        A running run has no cost, time or score yet, so filters by these, and a sort order,
-        exclude it.
+        They are matched by text, system, tenant and session only; any other filter, or a sort
+        order, excludes them.
         """
         return all(name in {"q", "model", "tenant", "session"} for name, _ in self.given)
 
     def sorted_by(self, name: str) -> str:
-        """Return the URL of the list sorted by that column; if it already is, in reverse order."""
+        """Return the URL of the list sorted by that column, or reversed if it is already."""
         sort = RunSort(name)
         is_first = self.run_filter.sort is not sort
         order = [] if sort is RunSort.CREATED else [("sort", sort.value)]
@@ -234,7 +234,7 @@ class RunPages:
         """Show a run's workflow, time, steps and answer, or follow a run that is still running.
 
         Raises:
-            APIError: the run does not exist.
+            APIError: the run does not exist, or the server keeps no runs.
         """
         page_run = await self._page_runs.find_running(request.path_params["id"], session)
         if page_run is not None:
@@ -266,7 +266,7 @@ class RunPages:
         A run that has already ended is not changed.
 
         Raises:
-            APIError: the run does not exist.
+            APIError: the run does not exist, or the form is not from one of our pages.
         """
         form = await read_form(request, session)
         run_id: str = request.path_params["id"]
@@ -318,8 +318,11 @@ class RunPages:
     async def feedback(self, request: Request, session: WebSession) -> Response:
         """Store a run's score and comment; an empty score removes an earlier score.
 
+        Fields for the comment that are not in the form keep their parts of the earlier comment.
+
         Raises:
-            APIError: the run does not exist, or the score is invalid.
+            APIError: the run does not exist, the score is invalid, or the form is not from one of
+                our pages.
         """
         form = await read_form(request, session)
         given = form.get("score", "")
@@ -344,14 +347,14 @@ class RunPages:
         return redirect_to(f"/ui/runs/{summary.id}")
 
     def _causes(self, session: WebSession) -> dict[str, WorkerHealth]:
-        """Return the health of the workers that have failed; empty for visitors with a key."""
+        """Return the health of the workers with a failure; empty for visitors with a key."""
         if session.caller.role is CallerRole.KEY:
             return {}
         health = self._catalogue.health.items()
         return {str(worker): each for worker, each in health if each.error}
 
     def _running(self, shown: ShownFilter, session: WebSession) -> list[PageRun | ClientRun]:
-        """Return the running runs that match the filter."""
+        """Return the visitor's running runs that match the filter."""
         if not shown.matches_running or shown.problem:
             return []
         run_filter, words = shown.run_filter, shown.run_filter.search.casefold()
