@@ -168,7 +168,7 @@ class ComparisonPage:
         return HTMLResponse(html, headers=PAGE_HEADERS)
 
     async def _following(self, request: Request, session: WebSession) -> list[FollowedRun]:
-        """Return the runs in the URL if the page must follow them, since one is still running."""
+        """Return the runs in the URL if one still runs, so that the page follows all; else none."""
         given = _given_runs(request)
         running = [await self._page_runs.find_running(name, session) for name in given]
         if len(given) < 2 or not any(running):  # noqa: PLR2004 - nothing to compare with
@@ -223,8 +223,4 @@ async def _compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
         TextDifference(side=side, pieces=await compare_texts(first, other))
         for side, other in zip(SIDES[1:], others, strict=False)
     ]
-    return {
-        "lines": comparison_rows(runs),
-        "texts": texts,
-        "differ": questions_differ(runs),
-    }
+    return {"lines": comparison_rows(runs), "texts": texts, "differ": questions_differ(runs)}

@@ -55,7 +55,7 @@ _TROUBLED_SHARE = 0.1
 _MIN_CALLS = 3
 """Minimum number of calls for a worker to count as down."""
 _NOT_FAILED = frozenset({"cancelled", "limit", "circuit_open", HEDGE_LOST})
-"""Codes of failures that say nothing about the worker: its call was ended or never made."""
+"""Codes of failures that say nothing about the worker: the call was ended, or not made."""
 _MAX_FAMILIES = 12
 _MAX_ARMS = 60
 

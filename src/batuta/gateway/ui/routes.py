@@ -208,7 +208,7 @@ def _list_routes(
 
 
 async def _redirect_home(request: Request) -> Response:
-    if request.method == "HEAD":  # some coding agents check with HEAD whether the server is up
+    if request.method == "HEAD":  # some agents check with HEAD whether the server is up
         return Response()
     return RedirectResponse("/ui/", 307)
 

@@ -52,10 +52,7 @@ COLOURS = 8
 OUTCOMES = {
     Outcome.ANSWERED: ("good", "The workflow was run to its end."),
     Outcome.FALLBACK: ("warn", "There was no valid workflow: the best single worker answered."),
-    Outcome.DEGRADED: (
-        "warn",
-        "The last step failed: another worker or an earlier round answered.",
-    ),
+    Outcome.DEGRADED: ("warn", "The last step failed: another worker or earlier round answered."),
     Outcome.LIMITED: ("warn", "A limit ended the run."),
     Outcome.DECLINED: ("warn", "The worker says that it cannot answer this."),
     Outcome.UNSURE: ("warn", "The answer may be wrong: its confidence is too low or unknown."),
@@ -202,7 +199,7 @@ def opened_step(run: Run) -> str:
 def first_failure(run: Run) -> tuple[int, StepRun] | None:
     """Return the round's index and the step of a run's first failure.
 
-    The result is None if no step failed, or if the run has an answer despite failures.
+    The result is None if no step failed, or if the run's outcome is one of `_ANSWERED`.
     """
     if run.outcome in _ANSWERED:
         return None
