@@ -264,7 +264,7 @@ class PlaygroundPage:
         return set() if whole else took_part
 
     async def _load_turns(self, name: str, session: WebSession) -> tuple[list[ChatTurn], int]:
-        """Return a conversation's latest turns, oldest first, and the number of earlier ones found."""
+        """Return a conversation's latest turns, oldest first, and the number found before them."""
         running = {r.id: r for r in self._page_runs.running(session) if r.session == name}
         rows: Sequence[RunSummary] = ()
         if self._store is not None:
