@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from decimal import Decimal
@@ -13,6 +14,7 @@ import aiohttp
 import anyio
 import httpx
 import pytest
+from sqlalchemy import insert
 from starlette.routing import Route
 from yarl import URL
 
@@ -24,16 +26,20 @@ from batuta.gateway import create_app
 from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.serving.deliver import RequestScopes
 from batuta.gateway.serving.drift import DriftMonitor
-from batuta.gateway.ui.keys import PAGE_SIZE
+from batuta.gateway.ui.keys import LIMIT_FIELDS, PAGE_SIZE
 from batuta.gateway.ui.page_runs import PageRuns
 from batuta.gateway.ui.pool import PoolPage
 from batuta.gateway.ui.pool_forms import PoolForms
 from batuta.gateway.ui.question_table import TableCell, arrange_cells
 from batuta.gateway.ui.sign_in import _safe_target
+from batuta.gateway.ui.usage_activity import UsageSpan
 from batuta.store import Store
 from batuta.store.approvals import WAITING, PendingPlan
+from batuta.store.hours import day_start, utc_hour
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
+from batuta.store.ledger import utc_day
+from batuta.store.models import LEDGER
 from batuta.store.recent_runs import LARGEST_BYTES, recent_runs
 from gateway.live_server import Serving, scripted_state
 from gateway.ui.page_server import ADMIN, HOSTILE, QUESTION, PageServer
@@ -284,15 +290,16 @@ def test_runs_that_have_ended_hold_little_memory():
     """Sixteen questions of 20 MB would be held for good, and counted nowhere."""
     runs, admin = PageRuns(RequestScopes()), cast("Any", SimpleNamespace(tenant=None))
 
-    def end_run(number, parts, session=admin):
+    def end_run(number, parts, tenant="local"):
         question = Question(messages=(Message(role=Role.USER, parts=parts),))
         prepared = SimpleNamespace(
             run_id=f"run-{number}",
             session=None,
+            caller=SimpleNamespace(tenant=tenant),
             served_model=SimpleNamespace(name="m"),
             call=SimpleNamespace(question=question),
         )
-        with runs.track(cast("Any", prepared), session):
+        with runs.track(cast("Any", prepared)):
             pass
         return [at for at in range(99) if runs.find(f"run-{at}", admin)]
 
@@ -304,9 +311,9 @@ def test_runs_that_have_ended_hold_little_memory():
     assert end_run(21, large)[-2:] == [20, 21]
     assert end_run(22, large) == [21, 22], "8 MB hold two of them"
     assert end_run(23, (File(media_type="x/y", data="x" * 9_000_000),)) == []
-    end_run(24, (Text("short"),), cast("Any", SimpleNamespace(tenant="acme")))
+    end_run(24, (Text("short"),), "acme")
     for number in range(25, 60):
-        found = end_run(number, (Text("short"),), cast("Any", SimpleNamespace(tenant="loud")))
+        found = end_run(number, (Text("short"),), "loud")
     assert found == [24, *range(45, 60)], "a tenant pushes out its own"
 
 
@@ -684,6 +691,45 @@ async def test_keys_are_made_limited_rotated_and_revoked(keyed, browse):
     async with holder.get("/ui/runs", allow_redirects=False) as response:
         assert response.status == 303
     assert (await post("/ui/keys/nothing/revoke"))[0] == 404
+
+
+async def test_every_table_of_spending_has_the_same_hours(keyed, browse):
+    """With 24 hours chosen, the tables began with the first day, not with the first hour."""
+    span = UsageSpan.of(1, time.time())
+    moments = {"early": day_start(span.first_day) + 1, "late": time.time() - 1}
+    for name, at in moments.items():
+        row = {"run_id": f"run_{name}", "line": 0, "tenant": "local", "at": at, "day": utc_day(at),
+               "model": f"{name}-model", "kind": "worker", "name": f"{name}-worker", "usd": Decimal(1),
+               "assumed_usd": Decimal(0), "calls": 1, "input_tokens": 1, "output_tokens": 1,
+               "estimated_calls": 0, "unpriced_calls": 0}  # fmt: skip
+        keyed.call(keyed.store.database.execute, insert(LEDGER).values(row))
+    http = browse(keyed)
+    await sign_in(http, ADMIN)
+    for days in (1, 7):
+        async with http.get(f"/ui/usage?days={days}") as response:
+            text = await response.text()
+        for name, at in moments.items():
+            within = days > 1 or utc_hour(at) in span.marks
+            assert (f"{name}-model" in text, f"{name}-worker" in text) == (within, within)
+
+
+async def test_the_list_of_keys_names_every_limit(keyed, browse):
+    """Also that of the server tools, which was missing: such a key seemed to have no limit."""
+    admin = browse(keyed)
+    await sign_in(admin, ADMIN)
+    token = await token_of(admin, "/ui/keys")
+    values = {"models": "batuta-mini", "workers_allow": "tag:local", "workers_deny": "tag:remote",
+              "tags": "patient", "tools": "web_search", "min_confidence": "0.5"}  # fmt: skip
+    for name, _, hint in LIMIT_FIELDS:
+        value = values.get(name, "17")
+        form = {"tenant": "limits", "name": name, name: value, "token": token}
+        async with admin.post("/ui/keys", data=form) as response:
+            assert response.status == 200, (hint, await response.text())
+        async with admin.get("/ui/keys?tenant=limits") as response:
+            text = await response.text()
+        [row] = [row for row in text.split("<tr>") if f"<b>{name}</b>" in row]
+        limits = row.split("limits: </span>")[1].split('<span class="small-bar">')[0]
+        assert value in limits.split("</td>")[0], name
 
 
 async def test_a_form_of_one_replica_is_taken_by_another(tmp_path):

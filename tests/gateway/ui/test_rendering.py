@@ -4,6 +4,7 @@ import json
 import math
 import re
 import time
+from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
 
@@ -29,7 +30,7 @@ from batuta.core import (
     Workflow,
     formatting,
 )
-from batuta.core.run import GuardrailTriggered
+from batuta.core.run import Attempt, Failure, GuardrailTriggered
 from batuta.engine import conduct
 from batuta.gateway.ui import run_view
 from batuta.gateway.ui.curves import HEIGHT, WIDTH, draw_charts, find_ticks, mark_steps
@@ -203,6 +204,28 @@ async def test_a_judgement_counts_for_who_gave_the_answer():
     found = count_worker_stats(ensemble.pool, [(stored, 1.0), (stored, 0.0), (stored, None)])
     assert found[run.steps[-1].worker].score == 0.5
     assert sum(len(each.scores) for each in found.values()) == 2
+
+
+async def test_a_call_that_was_ended_is_no_failure_of_its_worker():
+    """Three runs that their user stopped made a healthy worker "down"."""
+    ensemble = rehearsal_config(None, 0.0)
+    run = await conduct(
+        Question.of(QUESTION), ensemble.conductor, ensemble.pool, ensemble.clients, limits=Limits()
+    )
+    step, cost = run.steps[0], Cost(Decimal("0.5"))
+
+    def count(*codes):
+        *before, last = (Failure(code=code, message="m", cost=cost) for code in codes)
+        attempts = tuple(Attempt(step.worker, failure, 0.0) for failure in before)
+        failed = replace(step, result=last, attempts=attempts)
+        own = replace(run, rounds=(replace(run.rounds[0], steps=(failed,)),), reply=None)
+        return count_worker_stats(ensemble.pool, [(own, None)])[step.worker]
+
+    ended = count("circuit_open", "outrun", "limit", "cancelled")
+    assert (ended.calls, ended.failures, ended.health) == (0, 0, "unknown")
+    assert ended.cost.usd == 2, "such a call may have cost something"
+    failed = count("timed_out", "rate_limited", "unreachable")
+    assert (failed.failures, failed.health, failed.last_failure) == (3, "down", "unreachable")
 
 
 async def test_a_server_that_stops_does_not_wait_for_all_templates():

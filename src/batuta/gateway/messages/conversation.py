@@ -20,14 +20,14 @@ from batuta.gateway.serving.tenant_memory import split_signature
 
 _ROLES = ("user", "assistant", "system")
 _SKIPPED_BLOCKS = ("server_tool_use", "container_upload", "compaction", "fallback")
-"""Blocks that workers do not get; they are left out, as are the results of server tools."""
+"""Blocks that are not passed to workers; results of server tools are not passed either."""
 _IMAGE_URLS = tuple(f"data:{kind};" for kind in IMAGE_TYPES)
 PROGRESS_SIGNATURE = "batuta-progress"
-"""The signature of thinking blocks with the progress of a run."""
+"""The signature of thinking blocks that contain a run's progress."""
 
 
 def parse_turns(body: Fields) -> tuple[Message, ...]:
-    """Return the system prompt, if it has a text, and the turns as messages.
+    """Return the system prompt, unless it is empty, and the turns as messages.
 
     Raises:
         APIError: `messages` is missing, empty or malformed, or `system` is malformed.
@@ -49,11 +49,9 @@ def _parse_system(body: Fields) -> tuple[Message, ...]:
 
 
 def _parse_turn(turn: Fields, calls: set[str]) -> list[Message]:
-    """Return a turn as our messages; each tool result becomes a separate message.
+    """Return a turn as messages: one for each tool result, and one for the other blocks.
 
-    Args:
-        turn: the turn.
-        calls: the ids of the tool calls before this turn, to which those of the turn are added.
+    `calls` has the ids of the tool calls in earlier turns; those of this turn are added.
     """
     turn.need("role")
     role = Role(turn.choice("role", _ROLES) or "")
@@ -105,7 +103,7 @@ def _parse_assistant(blocks: list[Fields], calls: set[str]) -> Message:
 
 
 def _parse_blocks(holder: Fields, name: str) -> list[Fields]:
-    """Return the content, given as a string or as an array of blocks."""
+    """Return the blocks of a field; a string counts as one text block."""
     content = holder.get(name)
     if isinstance(content, str):
         return [Fields({"type": "text", "text": content}, holder.path(name))]
@@ -136,20 +134,20 @@ def _parse_part(block: Fields) -> Part:
 
 
 def _parse_search_result(block: Fields) -> Text:
-    """Return a search result as text: its title, its URL and its content."""
+    """Return a search result as text: title, source and content."""
     texts = [_parse_text(inner).text for inner in _parse_blocks(block, "content")]
     head = (block.need_text("title"), block.need_text("source"))
     return Text("\n".join((*head, *texts)), cache=block.cache_mark())
 
 
 def _parse_server_call(block: Fields) -> Text:
-    """Return an MCP call that the provider made as text, because no result can be sent for it."""
+    """Return as text an MCP call that the provider made; no result can be sent for such a call."""
     tool = f"{block.text('server_name') or 'mcp'}/{block.need_text('name')}"
     return Text(f"Called {tool} with {_input_text(block)}.\n")
 
 
 def _parse_server_result(block: Fields) -> list[Part]:
-    """Return the result of an MCP call that the provider made as text."""
+    """Return as text the result of an MCP call that the provider made."""
     given = block.get("content")
     parts = [] if given is None else [_parse_text(b) for b in _parse_blocks(block, "content")]
     verb = "failed" if block.flag("is_error") else "returned"
@@ -204,12 +202,12 @@ def _parse_image(block: Fields) -> Image:
             except BadRequestError:
                 url = ""
             if not url.startswith(_IMAGE_URLS):
-                reason = f"it must be base64 of one of {', '.join(sorted(IMAGE_TYPES))}."
+                types = ", ".join(sorted(IMAGE_TYPES))
+                reason = f"the image must be base64 data of one of these types: {types}."
                 raise invalid_value(source.path("media_type"), reason)
             return Image(url=url, cache=block.cache_mark())
         case "url":
-            url = source.need_text("url")
-            url = picture_url(source.path("url"), url)
+            url = picture_url(source.path("url"), source.need_text("url"))
             return Image(url=url, cache=block.cache_mark())
         case _:
             raise unsupported_parameter(
@@ -233,7 +231,7 @@ def _input_text(block: Fields) -> str:
 
 
 def _parse_tool_result(block: Fields, calls: set[str]) -> tuple[ToolResult, list[Part]]:
-    """Return a tool's result, and its images and files as parts of a user message."""
+    """Return the text of a tool's result, and its images and files as parts of a user message."""
     call_id = block.need_text("tool_use_id")
     if call_id not in calls:
         raise invalid_value(block.path("tool_use_id"), f"no call '{call_id}' comes before it.")
@@ -255,7 +253,8 @@ def _parse_tool_result(block: Fields, calls: set[str]) -> tuple[ToolResult, list
 def _parse_thinking(block: Fields) -> tuple[list[str], list[Thought]]:
     """Return the text of a worker's reasoning, and the reasoning with its provider's signature.
 
-    Either list has at most one entry; both are empty for progress and for others' reasoning.
+    Each list has at most one entry. Both are empty for a run's progress, and for reasoning that
+    this server did not send.
     """
     if block.text("type") == "redacted_thinking":
         model, _, data = split_signature(block.text("data") or "")

@@ -90,7 +90,6 @@ class TokenCounter:
 
 
 async def _count_tokens(question: Question) -> int:
-    """Return the estimated number of tokens of the question."""
     return await read_off_loop(question.messages, partial(estimate_prompt_tokens, question))
 
 
@@ -113,7 +112,7 @@ class MessagesStreamRenderer:
             writer: receives the events.
             prepared: the call that is run.
             message_call: the parsed request.
-            request_name: the request's id, which errors contain.
+            request_name: the request's id, which is shown in errors; None if it has none.
             tokens: estimated number of tokens of the question.
         """
         self._writer = writer
@@ -129,7 +128,7 @@ class MessagesStreamRenderer:
         await self._write_events(self._events.begin())
 
     async def on_event(self, event: Event) -> None:
-        """Send the events of the message for an event of the run, if there are any to show."""
+        """Send the message's events for an event of the run, which may be none."""
         if isinstance(event, StepDelta):
             delta = self._progress.visible_delta(event)
             if delta is not None:

@@ -32,7 +32,7 @@ REFUSED_FIELDS = {
     "container": "containers are not supported.",
     "mcp_servers": "MCP servers are not called here; offer their tools in 'tools'.",
 }
-"""Known fields that are refused, unless their value is empty, with the reasons."""
+"""Known fields that are refused unless they are empty, each with the reason."""
 _USED_FIELDS = {
     "top_k", "model", "messages", "system", "max_tokens", "stream", "stop_sequences",
     "temperature", "top_p", "tools", "tool_choice", "thinking", "output_config", "output_format",
@@ -236,7 +236,10 @@ def _check_accepted(body: Fields) -> None:
 
 
 def _ignored_fields(body: Fields) -> tuple[str, ...]:
-    """Return the names of fields without effect, and of tools that the client does not run."""
+    """Return the names of fields without effect, and of tools that the client does not run.
+
+    Tools that this server runs are removed from these names later.
+    """
     fields = body.unused(_KNOWN_FIELDS, _ACCEPTED_FIELDS)
     foreign = dict.fromkeys(f"tools.{entry.text('type')}" for entry in _foreign_tools(body))
     return (*fields, *foreign)

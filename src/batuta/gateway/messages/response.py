@@ -139,14 +139,14 @@ def _thinking_block(thought: Thought) -> Json:
 
 def _stop_fields(run: Run, reply: Reply) -> Json:
     """Return the stop reason, and the client's stop sequence that ended the answer, if any."""
-    reason = stop_reason(reply)
+    reason = _stop_reason(reply)
     if reason == "end_turn" and reply.stop_sequence in run.header.question.sampling.stop:
         return {"stop_reason": "stop_sequence", "stop_sequence": reply.stop_sequence}
     return {"stop_reason": reason, "stop_sequence": None}
 
 
-def stop_reason(reply: Reply) -> str:
-    """Return the API's `stop_reason` of the reply."""
+def _stop_reason(reply: Reply) -> str:
+    """Return the stop reason, without regard to stop sequences."""
     if reply.finish is Finish.LENGTH:
         return "max_tokens"
     if reply.tool_calls:
@@ -157,9 +157,8 @@ def stop_reason(reply: Reply) -> str:
 def message_usage(run: Run) -> Json:
     """Return the tokens of the answering call, and those of other calls as `orchestration_…`.
 
-    A run without an answer has only other calls.
-
-    In this API `input_tokens` excludes tokens read from or written to a cache.
+    A run without an answer has only other calls. In this API `input_tokens` excludes tokens read
+    from or written to a cache.
     """
     every = run.usage
     own = run.reply.usage if run.reply else None
@@ -207,6 +206,7 @@ class MessageEventWriter(AnswerEvents):
         }
         self._count = 0
         self._open: str | None = None
+        """The open block: `text`, the signature of a thinking block, or None."""
         self._tools: dict[int, int] = {}
         self._sent_characters: dict[int, int] = {}
         """Number of argument characters sent so far, by the tool call's index."""
@@ -220,7 +220,7 @@ class MessageEventWriter(AnswerEvents):
         return [{"type": "message_start", "message": self._base}, {"type": "ping"}]
 
     def thinking(self, text: str, signature: str) -> Events:
-        """Return the events of a thinking fragment."""
+        """Return the events of a fragment of a thinking block with this signature."""
         events = self._open_block(signature, {"type": "thinking", "thinking": "", "signature": ""})
         return [*events, self._block_delta(self._count - 1, "thinking_delta", thinking=text)]
 
@@ -229,7 +229,10 @@ class MessageEventWriter(AnswerEvents):
         return self.thinking(text, REASONING_SIGNATURE)
 
     def sign(self, thought: Thought) -> Events:
-        """Return the events that end a thinking block that its provider signed or redacted."""
+        """Return the events that end a thinking block with its provider's signature.
+
+        A redacted thought is sent as a block of its own.
+        """
         self._thoughts.append(thought)
         if thought.redacted:
             events = [*self._close_block(), self._block_start(_thinking_block(thought))]
@@ -252,7 +255,7 @@ class MessageEventWriter(AnswerEvents):
         return events
 
     def text(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> Events:
-        """Return the events of a text fragment; this API has no log probabilities."""
+        """Return the events of a text fragment; this API sends no log probabilities."""
         events = self._open_block("text", {"type": "text", "text": ""})
         self._texts.append(text)
         if self._server_calls:
@@ -260,7 +263,7 @@ class MessageEventWriter(AnswerEvents):
         return [*events, self._block_delta(self._count - 1, "text_delta", text=text)]
 
     def server_call(self, call: ServerCall) -> Events:
-        """Return the events of a tool call that the server ran, with its result."""
+        """Return the events of a tool call that the server ran, and of its result."""
         events = self._close_block()
         self._server_calls.append(call)
         events.append(self._block_start(call_block(call, {})))
@@ -302,8 +305,8 @@ class MessageEventWriter(AnswerEvents):
 
         Args:
             reply: the whole reply.
-            reasoning: whether to send its reasoning, which was not streamed.
-            thoughts: whether to send at least the reasoning that the provider redacted.
+            reasoning: whether to send all reasoning, because none was streamed.
+            thoughts: otherwise, whether to send the redacted thoughts that were not streamed.
         """
         events = self.untold_reasoning(reply, reasoning=reasoning, thoughts=thoughts)
         events += self.untold_calls(reply)
@@ -377,9 +380,9 @@ def _tool_use_block(call: ToolCall, given: Json) -> Json:
 
 
 def _arguments_object(arguments: str) -> Json:
-    """Return the arguments as the object that this API requires.
+    """Return the arguments as the JSON object that this API requires.
 
-    Arguments that are not a JSON object are the value of `arguments` in the returned object.
+    If they are not an object, the returned object has them as `arguments`.
     """
     try:
         value: Any = orjson.loads(arguments or "{}")

@@ -45,7 +45,7 @@ def result_block(call: ServerCall) -> Json:
 
 
 def _error_code(call: ServerCall) -> str:
-    """Return the API's error code; code execution has no code for an exhausted number of uses."""
+    """Return the API's error code; code execution has none for a call beyond `max_uses`."""
     if call.name == CODE_INTERPRETER and call.error == USED_UP:
         return "too_many_requests"
     return call.error
@@ -99,7 +99,7 @@ def _program_result(call: ServerCall) -> Json:
 
 
 def image_block(image: Image) -> Json:
-    """Return an image block; the API defines it for requests only, as its models make no images."""
+    """Return an image block, which the API itself defines for requests only."""
     data = split_data_url(image.url)
     if data is None:
         return {"type": "image", "source": {"type": "url", "url": image.url}}
@@ -108,7 +108,7 @@ def image_block(image: Image) -> Json:
 
 
 def unkept_pictures(call: ServerCall) -> list[Image]:
-    """Return a program's images if no files were stored; else the result names the files."""
+    """Return a program's images; none if they are stored as files, which the result names."""
     return [] if call.files else [Image(url=url) for url in call.pictures]
 
 

@@ -1,7 +1,7 @@
 """The web UI: screens for asking questions, inspecting runs and administering the server.
 
-Pages are rendered on the server. The browser gets one script and one style sheet of our own and
-loads nothing from other hosts.
+Pages are rendered on the server. The browser gets one script and one style sheet from this server,
+and loads nothing from other hosts.
 """
 
 from batuta.gateway.ui.rendering import compile_templates

@@ -24,7 +24,7 @@ class ShownField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownOperation:
-    """A method of a path of the API."""
+    """An operation of the API: a method of a path."""
 
     method: str
     path: str
@@ -35,7 +35,7 @@ class ShownOperation:
 
 @final
 class ApiReference:
-    """Serves /docs; like /openapi.json, which it renders, it needs no key."""
+    """Serves /docs, which needs no key, like the /openapi.json that it renders."""
 
     def __init__(self, read_document: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
         self._read_document = read_document
@@ -47,7 +47,7 @@ class ApiReference:
 
 
 def list_operations(document: Mapping[str, Any]) -> Iterator[ShownOperation]:
-    """Yield the operations of an OpenAPI document of this server, in its order."""
+    """Yield the operations of this server's OpenAPI document, in the document's order."""
     for path, item in document["paths"].items():
         for method, operation in item.items():
             if method == "parameters":

@@ -1,4 +1,4 @@
-"""The screen of plans that wait for approval, for administrators only."""
+"""The screen of plans that wait for approval, which exists for administrators only."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class ApprovalPage:
         """Approve, refuse or edit the plan that was shown.
 
         Raises:
-            APIError: the visitor is not an administrator, or the decision cannot be taken.
+            APIError: the visitor is not an administrator, the server has no store, the form is not
+                from one of our pages, or the decision cannot be taken.
         """
         store = self._require_store(session)
         form = await read_form(request, session)

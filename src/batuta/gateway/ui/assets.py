@@ -1,4 +1,4 @@
-"""The UI's script, style sheet and icon, under file names that contain a hash of the content."""
+"""The UI's script, style sheet and icon, served under names that contain a hash of the content."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Asset:
     """A static file with its response data."""
 
     name: str
-    """The file's name with the first digits of its hash: `app.1f0c….js`."""
+    """The file's name with the first digits of its hash: `page.1f0c….js`."""
     kind: str
     body: bytes
     compressed_body: bytes
@@ -40,7 +40,7 @@ class Asset:
 
 @cache
 def load_assets() -> dict[str, Asset]:
-    """Return every file by its name without the hash."""
+    """Return all files, by their names without the hash."""
     folder = files("batuta.gateway.ui") / "static"
     found = (path for path in folder.iterdir() if PurePath(path.name).suffix in _TYPES)
     return {path.name: _load_asset(path.name, path.read_bytes()) for path in found}
@@ -72,7 +72,7 @@ async def send_asset(request: Request) -> Response:
     """Return the file of that name.
 
     Raises:
-        APIError: the file does not exist, or its content has changed.
+        APIError: no file has this name, for example because its content has changed.
     """
     name: str = request.path_params["name"]
     asset = next((each for each in load_assets().values() if each.name == name), None)

@@ -16,6 +16,7 @@ from batuta.store.audit import AuditRecord
 
 PAGE_SIZE = 50
 _LONGEST_NUMBER = 18
+"""Maximum number of digits of a cursor."""
 
 
 @final
@@ -26,7 +27,7 @@ class AuditPage:
         self._store = store
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Show a page of records, newest first, optionally of one action only.
+        """Show a page of records, newest first, of all actions or of those selected by `action`.
 
         Raises:
             APIError: the visitor is not an administrator, the server has no store, or the cursor is
@@ -54,7 +55,7 @@ class AuditPage:
 
 
 def describe_details(record: AuditRecord) -> str:
-    """Return the record's details in one line, with values as JSON."""
+    """Return the record's details in one line, with their values as JSON."""
     found = record.parsed_details
     details = cast("dict[str, Any]", found if isinstance(found, dict) else {"": found})
     return ", ".join(f"{name}: {json.dumps(value)}" for name, value in details.items())

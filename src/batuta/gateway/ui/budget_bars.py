@@ -1,4 +1,4 @@
-"""The spent share of each budget, drawn as bars by the usage screen and the list of keys."""
+"""The spent share of each budget, for the bars on the usage screen and on the screen of keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from batuta.store.ledger import Bucket, usd_to_nano, utc_day
 from batuta.store.spend_report import report_spending
 
 WARN_PERCENT = 80
-"""Spent percentage from which the bar of a budget warns."""
+"""Minimum spent percentage at which a budget's bar shows a warning."""
 _WHOLE = 100
 
 Spent = Mapping[tuple[str, str], Decimal]
@@ -30,10 +30,11 @@ class BudgetBar:
     spent: Decimal
     """Dollars, with calls of unknown price counted at the assumed price."""
     cap: Decimal
+    """The budget in dollars."""
     account: str = ""
     """`key:ID` or `tenant:NAME`."""
     held: str = ""
-    """The part reserved by running requests, in words; empty if there is none or not loaded."""
+    """The part reserved by running requests, in words; empty if nothing is, or it was not read."""
 
     @property
     def share(self) -> float:
@@ -47,7 +48,10 @@ class BudgetBar:
 
 
 async def sum_accounts(store: Store, now: float, tenant: str | None) -> Spent:
-    """Return the spending of each key and each tenant today and in the current month."""
+    """Return the spending of each key and each tenant today and this month, in UTC.
+
+    `tenant` restricts this to one tenant; None means all.
+    """
     spent: dict[tuple[str, str], Decimal] = {}
     day = utc_day(now)
     for period, since in (("day", day), ("month", f"{day[:7]}-01")):

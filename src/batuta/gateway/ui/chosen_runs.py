@@ -26,9 +26,9 @@ from batuta.language.judged_answers import (
 from batuta.store import RunSummary, Store, read_run
 
 _MOST = 50
-"""Maximum number of selected runs, which is the size of a page of the list."""
+"""Maximum number of selected runs: all on a page of the list."""
 _MAX_BYTES = 64 * 1024 * 1024
-"""Maximum size of an export."""
+"""Maximum size of an export, in bytes."""
 _Act = Callable[[Request, WebSession, Sequence[RunSummary]], Awaitable[Response]]
 
 
@@ -44,7 +44,8 @@ class ChosenRuns:
         """Perform the action of the pressed button on the selected runs.
 
         Raises:
-            APIError: no run or too many runs are selected, or a run does not exist.
+            APIError: the action is unknown or cannot be performed, too few or too many runs are
+                selected, or a run does not exist.
         """
         form = await read_form_lists(request, session)
         acts: dict[str, _Act] = {
@@ -76,7 +77,7 @@ class ChosenRuns:
     async def _export(
         self, _: Request, session: WebSession, chosen: Sequence[RunSummary]
     ) -> Response:
-        """Send one line of JSON for each run, in the form of `GET /v1/runs/ID`."""
+        """Send a line of JSON for each run, in the form of `GET /v1/runs/ID`."""
         lines: list[bytes] = []
         for run in chosen:
             await record_export(self._store, session.caller, run.id, run.tenant)
@@ -117,7 +118,7 @@ class ChosenRuns:
     async def _delete(
         self, request: Request, _: WebSession, chosen: Sequence[RunSummary]
     ) -> Response:
-        """Delete the runs and those that continued them, and redirect to the list."""
+        """Delete the runs and all runs that continued them, and redirect to the list."""
         by, deleted = actor_of(request), set[str]()
         for run in chosen:
             if run.id not in deleted:

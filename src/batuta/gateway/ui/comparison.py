@@ -1,4 +1,4 @@
-"""The comparison screen: up to four runs side by side, with their differences."""
+"""The comparison screen: up to four runs side by side, and their differences."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ComparisonRow:
     name: str
     values: tuple[str, ...]
     changes: tuple[str, ...]
-    """Each run's change relative to the first run; an empty string if there is none."""
+    """Each run's change relative to the first run; empty if there is none, or it is unknown."""
 
     @property
     def differs(self) -> bool:
@@ -49,6 +49,7 @@ class TextDifference:
     """The difference of an answer from the first answer."""
 
     side: str
+    """The name of the answer's side."""
     pieces: list[DiffPiece]
 
     @property
@@ -67,7 +68,7 @@ class FollowedRun:
 
 
 def comparison_rows(runs: Sequence[Run]) -> list[ComparisonRow]:
-    """Return the figures of all runs, with the changes relative to the first run."""
+    """Return the figures of all runs, some with their changes relative to the first run."""
     words: list[tuple[str, Callable[[Run], str]]] = [
         ("System", lambda run: run.header.model or "–"),
         ("Conductor", lambda run: run.header.conductor),
@@ -96,11 +97,12 @@ def comparison_rows(runs: Sequence[Run]) -> list[ComparisonRow]:
 
 
 def _known_dollars(run: Run) -> float | None:
+    """Return the run's cost in dollars; None if the price of a call is unknown."""
     return None if run.cost.unpriced_calls else float(run.cost.usd)
 
 
-def ask_differently(runs: Sequence[Run]) -> bool:
-    """Return True if the runs' conversations differ, including earlier turns."""
+def questions_differ(runs: Sequence[Run]) -> bool:
+    """Return True if the runs answer different conversations, including earlier turns."""
     first, *others = (run.header.question.messages for run in runs)
     return any(other != first for other in others)
 
@@ -122,7 +124,7 @@ class ComparisonPage:
         self._page_runs = page_runs
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Show stored runs side by side, or the form to ask several systems a question.
+        """Show the runs in the URL side by side, below the form to ask several systems a question.
 
         Raises:
             APIError: the URL names too many runs, or a run that cannot be shown.
@@ -154,7 +156,7 @@ class ComparisonPage:
         )
 
     async def difference(self, request: Request, session: WebSession) -> Response:
-        """Return the differences of the runs as an HTML fragment; it is empty without two runs.
+        """Return the differences of the runs as an HTML fragment; fewer than two runs give "".
 
         Raises:
             APIError: the URL names too many runs, or a run that cannot be shown.
@@ -166,7 +168,7 @@ class ComparisonPage:
         return HTMLResponse(html, headers=PAGE_HEADERS)
 
     async def _following(self, request: Request, session: WebSession) -> list[FollowedRun]:
-        """Return all named runs if one is still running; the page then follows all of them."""
+        """Return the runs in the URL if one still runs, so that the page follows all; else none."""
         given = _given_runs(request)
         running = [await self._page_runs.find_running(name, session) for name in given]
         if len(given) < 2 or not any(running):  # noqa: PLR2004 - nothing to compare with
@@ -181,7 +183,7 @@ class ComparisonPage:
         return found
 
     async def _runs(self, request: Request, session: WebSession) -> list[Run]:
-        """Return the runs named in the URL."""
+        """Return the stored runs in the URL."""
         return [
             await load_run(self._store, self._page_runs, name, session)
             for name in _given_runs(request)
@@ -189,7 +191,7 @@ class ComparisonPage:
 
 
 def _given_runs(request: Request) -> list[str]:
-    """Return the run ids in the URL, from the sides or from the selection in a list.
+    """Return the run ids in the URL, from its parameters `a` to `d` and `run`.
 
     Raises:
         APIError: the URL names too many runs.
@@ -203,7 +205,7 @@ def _given_runs(request: Request) -> list[str]:
 
 
 def _chosen_models(request: Request, catalogue: Catalogue, shown: Sequence[str]) -> list[str]:
-    """Return the selected system of each side, by default that of its run; empty for no system."""
+    """Return the system selected for each side, or else that of the side's run; empty: none."""
     second = MINI_MODEL if catalogue.find_model(MINI_MODEL) else catalogue.models[-1].name
     usual = [default_model(catalogue), second, "", ""]
     if len(shown) > 1 and all(map(catalogue.find_model, shown)):
@@ -221,4 +223,4 @@ async def _compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
         TextDifference(side=side, pieces=await compare_texts(first, other))
         for side, other in zip(SIDES[1:], others, strict=False)
     ]
-    return {"lines": comparison_rows(runs), "texts": texts, "differ": ask_differently(runs)}
+    return {"lines": comparison_rows(runs), "texts": texts, "differ": questions_differ(runs)}

@@ -1,4 +1,4 @@
-"""The screen of a session: its requests by turn, the acting workers, and why they were switched."""
+"""The screen of a session: its requests by turn, its acting workers, and why they changed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ShownRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownTurn:
-    """Consecutive requests of one turn."""
+    """A turn's consecutive requests on the page."""
 
     number: int | None
     """Number of the turn, from 1; None for requests outside any turn, such as an agent's own."""
@@ -56,9 +56,10 @@ class ShownTurn:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Consecutive requests answered by one worker; `start` and `width` are percentages."""
+    """Consecutive requests with one acting worker; `start` and `width` are percentages."""
 
     worker: str
+    """Empty if no worker acted."""
     start: float
     width: float
 
@@ -78,9 +79,12 @@ class SessionCourse:
     def __init__(self, requests: Sequence[SessionRequest]) -> None:
         self.requests = requests
         self.turns: dict[str, int] = {}
-        """The number of each turn, by its digest."""
+        """The number of each turn, from 1, by the turn's digest."""
         self.parts: dict[str, WorkerPart] = {}
-        """The requests and cost of each worker, in the order of their first requests."""
+        """The requests and cost of each worker, in the order of their first requests.
+
+        The empty name stands for requests at which no worker acted.
+        """
         for request in requests:
             if request.acted.turn is not None:
                 self.turns.setdefault(request.acted.turn, len(self.turns) + 1)
@@ -147,9 +151,9 @@ class ConductedSessionPage:
         self._store = store
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Show a session's figures, its switches, and a page of its requests, oldest first.
+        """Show a session's figures, running requests, switches, and a page of its requests.
 
-        Running requests are listed above them.
+        The requests are in order, oldest first.
 
         Raises:
             APIError: the visitor has no such session, the session has no request with the number in
@@ -209,7 +213,7 @@ def _read_first(request: Request, count: int) -> int:
 async def _read_page(
     store: Store, course: SessionCourse, first: int, count: int = PAGE_SIZE
 ) -> list[ShownRequest]:
-    """Return a page of requests from the number `first`, without deleted ones."""
+    """Return up to `count` requests from the number `first`, without deleted ones."""
     requests = course.requests[first - 1 : first - 1 + count]
     found = {run.id: run for run in await read_requests(store.database, requests)}
     return [

@@ -1,4 +1,4 @@
-"""Further questions on the page: a new question within the conversation of an earlier run. Pure."""
+"""Further questions on the page, which continue the conversation of an earlier run. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _API = ChatDialect(developer=True, cache_keys=True, cache_marks=True, files=True
 
 @final
 class Conversation:
-    """The conversation of a run, which a further question continues."""
+    """The conversation of a run, for a further question."""
 
     def __init__(self, run: Run) -> None:
         self._question = run.header.question
@@ -44,7 +44,7 @@ class Conversation:
 
     @property
     def attachments(self) -> list[str]:
-        """The names of the images, files and recordings of the last question."""
+        """The kinds and names of the images, files and recordings of the last question."""
         named = describe_attachments(last_asked(self._question))
         return [f"{kind.lower()} {name}".strip() for kind, name in named]
 
@@ -57,14 +57,14 @@ class Conversation:
     def continue_with(self, asked: Question) -> Question:
         """Return the conversation followed by the run's answer and the new question.
 
-        If the run has no answer, its own question is left out.
+        If the run has no answer, its last question is left out.
 
         Raises:
-            APIError: a worker waits for results of the caller's tools, or `asked` is not one user
-                message with optional instructions.
+            APIError: a worker waits for results of the caller's tools, or `asked` has anything but
+                one user message and instructions.
         """
         if self._answer and self._reply is not None and self._reply.tool_calls:
-            reason = "its worker waits for tool results: send them first."
+            reason = "a worker of that run waits for tool results; send them first."
             raise invalid_value("follow", reason)
         messages = self._question.messages
         before = messages if self._answer else messages[: _last_user_index(messages)]
@@ -74,10 +74,10 @@ class Conversation:
         )
 
     def answer_calls(self, given: Question) -> Question:
-        """Return the conversation followed by its worker's tool calls and their results.
+        """Return the conversation followed by the worker's tool calls and the results in `given`.
 
         Raises:
-            APIError: a call has no result, or a result has no call.
+            APIError: the results are not exactly one for each call.
         """
         results = tuple(message for message in given.messages if message.role is Role.TOOL)
         calls = () if self._reply is None else self._reply.tool_calls
@@ -98,7 +98,7 @@ class Conversation:
         The attachments of the last question are kept, and those of the new question are added.
 
         Raises:
-            APIError: `asked` is not one user message with optional instructions.
+            APIError: `asked` has anything but one user message and instructions.
         """
         index, messages = _last_user_index(self._question.messages), self._question.messages
         newest = _single_user_message(asked)
@@ -109,9 +109,9 @@ class Conversation:
         )
 
     def _with_messages(self, asked: Question, messages: Sequence[Message]) -> Question:
-        """Return the conversation's question with these messages and the form's settings.
+        """Return the run's question with these messages and the form's settings in `asked`.
 
-        The system prompt, temperature, top-p, seed, length and effort come from the form.
+        These are the system prompt, temperature, top-p, maximum tokens, seed and effort.
         """
         own = asked.sampling
         sampling = replace(
@@ -127,7 +127,7 @@ class Conversation:
 
 
 def encode_question(question: Question) -> dict[str, Any]:
-    """Return the question as the body of a chat completion, without its model."""
+    """Return the question as the body of a chat completion, without a model."""
     request = CallRequest(
         messages=question.messages,
         sampling=question.sampling,
@@ -198,7 +198,7 @@ def _single_user_message(asked: Question) -> Message:
     """Return the user message of a question without history.
 
     Raises:
-        APIError: the question has other messages besides it and the system prompt.
+        APIError: the question has anything but one user message and a system prompt.
     """
     messages = _without_instructions(asked.messages)
     if len(messages) != 1 or messages[0].role is not Role.USER:

@@ -15,7 +15,7 @@ from batuta.core.formatting import format_count, format_short, format_usd
 
 WIDTH, HEIGHT = 300, 100
 _POINTS = 240
-"""Maximum number of points of a curve; more values are averaged."""
+"""Maximum number of points of a curve; if there are more values, neighbours are averaged."""
 CURVES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ("Reward", (("reward", ""),)),
     ("Right answers", (("right", ""),)),
@@ -31,7 +31,7 @@ CURVES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ("Dollars a workflow", (("usd", ""),)),
     ("Seconds a step", (("step_time", ""),)),
 )
-"""The charts of a training: the title, and each curve's metric and label."""
+"""The charts of a training: each title, with the metric and label of each curve."""
 _UNITS = {
     "Right answers": "%",
     "Valid workflows": "%",
@@ -48,12 +48,12 @@ _UNITS = {
 _MOST_PARTS = 4
 """Maximum number of intervals between the ticks of an axis."""
 _SIZES = (1, 2, 5, 10, 20)
-"""The interval between ticks is one of these times a power of ten."""
+"""The interval between ticks is one of these numbers times a power of ten."""
 _NEAR_END = 0.18
 """Fraction of the axis at each end that is kept free of other labels."""
 _DRAWN_IF_ANY = ("Left out for outages", "Ended by a limit", "Dollars a workflow")
-"""Charts drawn only if a value is not zero; earlier versions logged 0 dollars for workers without
-a price."""
+"""Charts that are drawn only if a value is not zero. Earlier versions logged 0 dollars for workers
+without a price."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +66,12 @@ class Curve:
     last: float
     """The last value that is not missing."""
     values: tuple[float | None, ...]
-    """The value at each of the chart's steps."""
+    """The value at each of the chart's points; None if it is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Lines over one pair of axes."""
+    """Curves over one pair of axes."""
 
     title: str
     curves: tuple[Curve, ...]
@@ -80,7 +80,7 @@ class Chart:
     high: float
     """The highest value."""
     steps: tuple[int, ...]
-    """The step of each point."""
+    """The number of the step, or request, of each point."""
     joins_gaps: bool
     """Whether curves are drawn through steps without a value."""
     axis: str = "step"
@@ -88,12 +88,12 @@ class Chart:
 
     @property
     def unit(self) -> str:
-        """`%`, `$`, `s`, or an empty string."""
+        """The unit of the values: `%`, `$`, `s`, or an empty string."""
         return _UNITS.get(self.title, "")
 
     @property
     def heights(self) -> list[str]:
-        """The evenly spaced tick labels of the vertical axis, from top to bottom."""
+        """The labels of the vertical axis's evenly spaced ticks, from top to bottom."""
         ticks = find_ticks(self.low, self.high)
         scale = _find_scale(self.unit)
         digits = (
@@ -122,7 +122,7 @@ class Chart:
 
     @property
     def data(self) -> str:
-        """The chart as JSON, with which the page's script shows values, zooms and smooths."""
+        """The chart as JSON, for the script, which shows values, zooms and smooths."""
         curves = [
             {"name": curve.name, "values": [v and float(f"{v:.5g}") for v in curve.values]}
             for curve in self.curves
@@ -186,7 +186,8 @@ def draw_chart(
 def find_ticks(low: float, high: float) -> list[float]:
     """Return a few evenly spaced round numbers that enclose the values.
 
-    If all values are equal, the range is extended to zero.
+    If all values are equal, the range is extended to zero. If the range is too small or too large
+    for floats, `low` and `high` are returned.
     """
     if low == high:
         low, high = min(low, 0.0), max(high, 0.0)
@@ -206,16 +207,16 @@ def find_ticks(low: float, high: float) -> list[float]:
 
 
 def mark_steps(steps: Sequence[int]) -> list[tuple[float, int]]:
-    """Return the labelled steps, each with its position as a fraction of the width.
+    """Return the labelled steps, each after its position as a fraction of the width.
 
-    These are the first and the last step, and round numbers between them that have room. If the
-    training was resumed from an earlier step, they are the first and the last step alone.
+    These are the first and the last step, and round numbers between them that have room. Only the
+    first and the last are labelled if the training was resumed from an earlier step.
     """
     first, end = steps[0], steps[-1]
     if end <= first:
         return [(0.0, first)]
     marks = [(0.0, first)]
-    if list(steps) != sorted(steps):  # a training that was resumed from an earlier step
+    if list(steps) != sorted(steps):  # resumed from an earlier step
         return [*marks, (1.0, end)]
     for tick in find_ticks(first, end):
         step = round(tick)
@@ -254,7 +255,7 @@ def _curve_values(key: str, lines: Sequence[Mapping[str, Any]]) -> list[float | 
 
 
 def _curve_steps(lines: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
-    """Return the step of each point; a point of several lines has the step of the last line."""
+    """Return the step of each point; a point of several lines has the last line's step."""
     steps = tuple(step_of(line) for line in lines)
     if len(steps) <= _POINTS:
         return steps

@@ -1,4 +1,4 @@
-"""The admin's screen of API keys and budgets: create, limit, rotate and revoke keys."""
+"""The admin's screen of API keys and budgets: creates, limits, rotates and revokes keys."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _LABELS = {name: label for name, label, _ in LIMIT_FIELDS}
 
 @dataclass(frozen=True, slots=True)
 class SpendSummary:
-    """Spending of the latest days."""
+    """The spending of the latest `SPEND_DAYS` days."""
 
     days: list[DailyCost]
     tenants: list[SpendGroup]
@@ -70,10 +70,7 @@ class SpendSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Page:
-    """The keys and tenants of one page.
-
-    The query strings of the neighbouring pages are None if there is no such page.
-    """
+    """The keys and tenants of one page, and the query strings of neighbouring pages, if any."""
 
     keys: list[ApiKey]
     tenants: list[Tenant]
@@ -87,7 +84,7 @@ class _Page:
 
 @final
 class KeyPages:
-    """Serves /ui/keys; for any visitor but the admin this screen does not exist."""
+    """Serves /ui/keys, which exists only for the admin."""
 
     def __init__(
         self, catalogue: Catalogue, store: Store | None, authenticator: Authenticator
@@ -100,6 +97,10 @@ class KeyPages:
         """Show a page of the keys, a page of the tenants' budgets, and the spending.
 
         A key that was just created is shown with its text, once.
+
+        Raises:
+            APIError: the visitor is not the admin, the server has no store, or the cursor in the
+                URL is invalid.
         """
         self._check(session)
         hasher = self._authenticator.key_hasher
@@ -134,8 +135,8 @@ class KeyPages:
         """Revoke or rotate a key, or change its limits.
 
         Raises:
-            APIError: the key does not exist, the visitor is not the admin, or the form is not from
-                one of our pages.
+            APIError: the key or the action does not exist, the visitor is not the admin, or the
+                form is not from one of our pages.
         """
         form = await self._form(request, session)
         key_id: str = request.path_params["id"]
@@ -192,7 +193,9 @@ class KeyPages:
     def _parse_permissions(
         self, form: Mapping[str, str], before: ApiKey | None = None
     ) -> KeyPermissions:
-        """Return the limits in a form, checking that the models and workers in them exist.
+        """Return the limits in a form, after checking that their models and workers exist.
+
+        Names that the key `before` already has are not checked.
 
         Raises:
             ValueError: a field is invalid, or names a model or worker that does not exist.
@@ -212,7 +215,6 @@ class KeyPages:
         form: Mapping[str, str] | None = None,
         status: int = 200,
     ) -> Response:
-        self._check(session)
         now = time.time()
         shown = await self._page(request.query_params)
         return render_page(
@@ -302,7 +304,7 @@ class KeyPages:
 
 
 def form_values(permissions: KeyPermissions) -> dict[str, Any]:
-    """Return the limits that are set as the values of the form's fields."""
+    """Return the limits as values of the form's fields, without those that are None."""
     values = {name: value for name, value in asdict(permissions).items() if value is not None}
     return {
         name: " ".join(cast("tuple[str, ...]", v)) if isinstance(v, tuple) else v
@@ -311,7 +313,7 @@ def form_values(permissions: KeyPermissions) -> dict[str, Any]:
 
 
 def parse_permissions(form: Mapping[str, str]) -> KeyPermissions:
-    """Return the limits in a form; an empty field sets no limit.
+    """Return the limits in a form; an empty field means no limit.
 
     Raises:
         ValueError: a field is invalid; the message begins with the field's label.

@@ -35,15 +35,15 @@ METRICS, SAMPLES, SETTINGS = "metrics.jsonl", "samples.jsonl", "settings.json"
 STOP_FILE, STOPPED_FILE = "stop", "stopped"
 REPORT, REPORT_PAGE, QUESTION_PAGE = "report.json", "report.html", "questions.html"
 _MAX_DEPTH = 4
-"""Number of levels of subfolders that are searched."""
+"""Number of levels of subfolders that are searched for trainings and reports."""
 _MAX_FOLDERS = 300
 """Maximum number of folders that a search returns."""
 _MAX_BYTES = 64 * 1024 * 1024
 """A larger file counts as empty."""
 _STALE_SECONDS = 120.0
-"""A training whose files are unchanged for this time, plus that of three steps, has stopped."""
+"""A training whose files are unchanged for these seconds, plus three steps, counts as stopped."""
 _RECENT_STEPS = 10
-"""Number of the last steps whose longest time is used for that."""
+"""The time of such a step is the longest among this number of latest steps."""
 
 JsonRecord = Mapping[str, Any]
 
@@ -54,7 +54,7 @@ class ResultFolder:
 
     path: Path
     name: str
-    """The path relative to the searched folder; for the searched folder itself, its name."""
+    """The path below the searched folder, or the searched folder's own name."""
     modified_at: float
     """Time of the last change of the training or report, in seconds since the epoch."""
 
@@ -72,11 +72,11 @@ class TrainingFolder:
     state: str
     """`started` (no step is logged yet), `running`, `stopped` or `finished`."""
     lines: tuple[JsonRecord, ...]
-    """The metrics of each logged step."""
+    """The metrics of each logged step, in the order of the log."""
     steps: int | None
     """Planned number of steps; None if unknown."""
     is_asked_to_stop: bool = False
-    """True if it is running and will stop after the current step."""
+    """True if the training is running and will stop after the current step."""
 
     @property
     def current_step(self) -> int:
@@ -95,9 +95,9 @@ def find_reports(folders: Sequence[Path]) -> list[ResultFolder]:
 
 
 def drop_copies(found: Sequence[ResultFolder]) -> list[ResultFolder]:
-    """Keep one folder of those with the same report, as `--out` and `--report` create copies.
+    """Keep one folder of each report, because `--out` and `--report` write the same report.
 
-    Of several copies, the first with the report's HTML page is kept, or else the first.
+    The first copy with an HTML page is kept, or else the first copy.
     """
     chosen: dict[bytes, ResultFolder] = {}
     for each in found:
@@ -120,7 +120,7 @@ def folder_by_mark(found: Sequence[ResultFolder], mark: str) -> ResultFolder | N
 
 
 def read_training(found: ResultFolder, now: float | None = None) -> TrainingFolder:
-    """Return the training in the folder, with its state at `now`."""
+    """Return the training in the folder, with its state at `now`; None means the current time."""
     lines = tuple(read_lines(found.path / METRICS))
     steps = _planned_steps(found.path)
     state = _training_state(found, lines, steps, now or time.time())
@@ -134,7 +134,7 @@ def read_training(found: ResultFolder, now: float | None = None) -> TrainingFold
 
 
 def read_samples(found: ResultFolder) -> list[JsonRecord]:
-    """Return the workflows sampled in training."""
+    """Return the samples in the folder of a training; empty if there are none."""
     return read_lines(found.path / SAMPLES)
 
 
@@ -170,7 +170,8 @@ def find_evaluations(
 def _conductor_home(report: ResultFolder, paths: set[Path]) -> Path | None:
     """Return the training folder of the report's conductor; None if it cannot be determined.
 
-    The report's command may name the conductor relative to an unknown working directory.
+    The report's command may name the conductor relative to an unknown working directory, so the
+    training is found by the end of its path, which must be unique.
     """
     command = next((str(each.get("command") or "") for each in read_report(report)), "")
     try:
@@ -193,7 +194,7 @@ def _is_tuning(data: Any) -> bool:
 
 
 def _tuning_report(data: JsonRecord) -> JsonRecord:
-    """Turn a report of `batuta tune` into one of an evaluation of its last stage's systems."""
+    """Return a report of `batuta tune` as an evaluation's report on its last stage's systems."""
     figures: list[Any] = []
     for name in ("selection", "finalists", "judged"):
         stage = data.get(name)
@@ -220,7 +221,7 @@ def _tuning_report(data: JsonRecord) -> JsonRecord:
 
 
 def _read_line(text: bytes) -> Any:
-    """Decode a line of JSON; NaN and Infinity, which earlier versions wrote, become None.
+    """Decode a line of JSON; NaN and Infinity, as written by earlier versions, become None.
 
     Raises:
         ValueError: the line is not JSON.
@@ -232,7 +233,7 @@ def _read_line(text: bytes) -> Any:
 
 
 def read_lines(path: Path) -> list[JsonRecord]:
-    """Return the objects in a JSONL file; a line that is not an object in JSON is left out.
+    """Return the objects in a JSONL file; lines that are not JSON objects are left out.
 
     The list is empty if the file cannot be read or is too large.
     """
@@ -326,7 +327,7 @@ _MAX_CHANGED = 200
 
 
 def overlay_charts(runs: Sequence[TrainingFolder]) -> list[Chart]:
-    """Overlay the curves of several trainings by step."""
+    """Return a chart for the first metric of each entry of `CURVES`, with a curve per training."""
     found: list[Chart | None] = []
     names = [(str(at), run.folder.name) for at, run in enumerate(runs)]
     for title, ((key, _), *_) in CURVES:
@@ -341,7 +342,7 @@ def overlay_charts(runs: Sequence[TrainingFolder]) -> list[Chart]:
 
 
 def compare_settings(folders: Sequence[Path]) -> list[tuple[str, list[str]]]:
-    """Return the settings that differ between the trainings, each with its value in every training.
+    """Return the settings that differ, each with its value in every training's folder.
 
     For a training without the setting, the value is a dash.
     """
@@ -364,9 +365,9 @@ def _flat_settings(value: object, path: str = "") -> Iterator[tuple[str, str]]:
 REPORT_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox"
 )
-"""The policy for report pages: inline styles only, no scripts, no network access."""
+"""The policy of report pages: inline styles, images as data, no scripts and no network access."""
 _MAX_LISTED = 40
-"""Maximum number of trainings, and of reports, that are read for the list."""
+"""Maximum number of trainings, and of reports, in a list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,11 +376,11 @@ class TrainingSample:
 
     line: JsonRecord
     pool: Pool | None = None
-    """The workers that the draft could use; None if it is not a valid workflow."""
+    """The workers that the draft could use; None if the draft is not a valid workflow."""
     round: Round | None = None
-    """The draft as a round to be drawn; None if it is not a valid workflow."""
+    """The draft as a round to be drawn; None if the draft is not a valid workflow."""
     reason: str = ""
-    """The error found in the draft; may be empty even if the draft is not valid."""
+    """The draft's error; it may be empty even if the draft is not a valid workflow."""
 
 
 @final
@@ -442,13 +443,13 @@ class LearningPages:
         )
 
     def _list_evaluations(self, found: ResultFolder) -> list[tuple[ResultFolder, list[str]]]:
-        """Return the reports about this training's conductor, each with its headlines."""
+        """Return the training's evaluation reports, each with its headlines."""
         reports = drop_copies(find_reports(self._folders)[: 2 * _MAX_LISTED])
         own = find_evaluations(found, find_trainings(self._folders), reports)
         return [(each, lines) for each in own if (lines := _report_headlines(each))]
 
     async def _list_others(self, found: ResultFolder) -> list[ResultFolder]:
-        """Return the other trainings, with which this one can be compared."""
+        """Return the other trainings, for a comparison."""
         known = await run_sync(find_trainings, self._folders)
         return [each for each in known if each.mark != found.mark][:_MAX_LISTED]
 
@@ -536,7 +537,7 @@ def rank_systems(report: JsonRecord) -> list[tuple[str, JsonRecord]]:
 
 
 def _report_headlines(found: ResultFolder) -> list[str]:
-    """Return a sentence for each of the first five reports in a file."""
+    """Return the headlines of the first five reports in the folder's file."""
     return [_report_headline(each) for each in read_report(found)][:5]
 
 
@@ -555,7 +556,7 @@ def _report_headline(report: JsonRecord) -> str:
 
 
 def _selected_step(given: str | None, steps: Sequence[int]) -> int | None:
-    """Return the requested step if it is among the steps, else the last step; None without any."""
+    """Return the requested step if `steps` has it, else the last step; None if there are none."""
     if given and given.isascii() and given.isdigit() and int(given[:9]) in steps:
         return int(given[:9])
     return steps[-1] if steps else None

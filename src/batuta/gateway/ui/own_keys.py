@@ -28,6 +28,7 @@ from batuta.store.keys import ApiKey, ApiKeyStore
 _COOKIE = "batuta_issued"
 _PURPOSE = "issued key"
 _SECONDS = 60
+"""Seconds for which the cookie with a new key is accepted."""
 _COOKIE_PATTERN = re.compile(r"([0-9]{1,12})\.([A-Za-z0-9_-]{1,200})\.([0-9a-f]{64})")
 
 
@@ -53,7 +54,7 @@ def redirect_with_key(
 async def find_issued_key(
     request: Request, store: Store, hasher: KeyHasher | None
 ) -> tuple[ApiKey, str] | None:
-    """Return the key that this browser's session has just created, and its text; None if none."""
+    """Return the key that this browser's session has just created, with its text, else None."""
     match = _COOKIE_PATTERN.fullmatch(cookie_value(request.scope, _COOKIE) or "")
     if match is None or hasher is None or int(match[1]) < time():
         return None
@@ -71,7 +72,7 @@ def forget_issued_key(request: Request, response: Response, screen: str) -> Resp
 
 
 def _sign_text(request: Request, until: int, text: str, hasher: KeyHasher) -> str:
-    """Return a signature that binds the key's text to the visitor's session."""
+    """Return a signature of the expiry and the key's text, bound to the visitor's session."""
     session = cookie_value(request.scope, SESSION_COOKIE) or ""
     return hasher.sign(_PURPOSE, f"{session}.{until}.{text}")
 
@@ -84,7 +85,7 @@ _SHOWN_KEYS = 100
 
 @final
 class OwnKeyPages:
-    """Serves /ui/own-keys; for visitors without a user entry it does not exist."""
+    """Serves /ui/own-keys, which exists only for visitors with a user entry."""
 
     def __init__(self, store: Store | None, authenticator: Authenticator) -> None:
         self._optional_store = store

@@ -79,17 +79,17 @@ PageEvent = Event | Drafted | Ended | Failed | Stopped
 class PageRun:
     """A run and all its events so far, for pages that may connect at any time.
 
-    It acts as the stream renderer of its own execution: it stores the run's events, from which
-    each page is rendered.
+    It is the stream renderer of the run's execution, but only stores the events; each connected
+    page renders them for itself.
     """
 
     has_screen = True
-    """Whether it can be watched on its own screen."""
+    """Whether the run can be watched on its own screen."""
 
-    def __init__(self, prepared: PreparedCall, *, tenant: str | None) -> None:
+    def __init__(self, prepared: PreparedCall) -> None:
         self.id = str(prepared.run_id)
-        self.tenant = tenant
-        """The tenant that owns the run; never None, because the admin cannot start runs."""
+        self.tenant = prepared.caller.tenant
+        """The tenant that owns the run."""
         self.session = prepared.session
         """The id of the conversation; None if the run belongs to none."""
         self.model = prepared.served_model.name
@@ -103,7 +103,7 @@ class PageRun:
         self._events: list[PageEvent | None] = []
         """The events; an event that a later event replaced is None."""
         self._fragments: dict[tuple[int, int], list[int]] = {}
-        """Indexes into `_events` of each unfinished step's fragments, by round and step."""
+        """Indexes into `_events` of each unfinished step's texts and retries, by round and step."""
         self._news = anyio.Event()
         self._stop = anyio.Event()
         self._ended = anyio.Event()
@@ -236,9 +236,12 @@ class PageRuns:
         self._ended = TenantMemory[str, PageRun](_ENDED_CHARACTERS, inf, monotonic)
 
     @contextmanager
-    def track(self, prepared: PreparedCall, session: WebSession) -> Generator[PageRun]:
-        """Register the run as running during the block, at whose end the run is stored."""
-        run = PageRun(prepared, tenant=session.tenant)
+    def track(self, prepared: PreparedCall) -> Generator[PageRun]:
+        """Register the run as running during the block, and keep its events afterwards.
+
+        The run must be stored before the block ends.
+        """
+        run = PageRun(prepared)
         self._running[run.id] = run
         try:
             yield run
@@ -246,7 +249,7 @@ class PageRuns:
             run.close()
             del self._running[run.id]
             size = max(run.size, _LEAST_CHARACTERS)
-            self._ended.put(run.tenant or "", run.id, run, size)
+            self._ended.put(run.tenant, run.id, run, size)
 
     def find(self, run_id: str, session: WebSession) -> PageRun | None:
         """Return the run if the visitor may see it and its events are still in memory."""

@@ -1,4 +1,4 @@
-"""The plan editor: a user edits a run's workflow, sees its cost, and executes it as a new run."""
+"""The plan editor: edits a run's workflow, estimates its cost, and executes it as a new run."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def planned_rounds(run: Run) -> list[tuple[int, Workflow]]:
 
 
 def find_executing_model(catalogue: Catalogue, run: Run) -> ServedModel:
-    """Return the served model that executes the run's workflow: the run's own, or the default."""
+    """Return the served model that executes the edited workflow: the run's own, or the default."""
     own = catalogue.find_model(run.header.model or "")
     if own is not None and own.writes_workflows:
         return own
     found = catalogue.find_model(default_model(catalogue))
-    assert found is not None  # noqa: S101 - the default is one of them
+    assert found is not None  # noqa: S101 - the default model is served
     return found
 
 
 def estimate_notes(estimate: PlanEstimate) -> list[str]:
-    """Describe the expected tokens and cost of each step."""
+    """Return the expected tokens and cost of each step, in words."""
     workers = [estimate.pool[step.worker] for step in estimate.workflow.steps]
     return [
         f"about {format_count(usage.total)} tok, {format_cost(usage_cost(usage, worker.price))}"

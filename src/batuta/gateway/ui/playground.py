@@ -58,7 +58,7 @@ ShowDraft = Callable[[str], Awaitable[None]]
 
 @final
 class StreamedConductor:
-    """Wraps the conductor `inner` and passes fragments of its drafts to `show_draft`."""
+    """Wraps the conductor `inner`, and passes fragments of its drafts to `show_draft`."""
 
     def __init__(self, inner: Conductor, show_draft: ShowDraft) -> None:
         self._inner = inner
@@ -72,13 +72,13 @@ class StreamedConductor:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Return the conductor's decision; show its drafts while they are written."""
+        """Return the conductor's decision, and show its drafts while they are written."""
         return await self._inner.plan(context, _DraftListener(listener, self._show_draft))
 
 
 @final
 class _DraftListener:
-    """Forwards every notification to the engine's listener, and shows text fragments."""
+    """Forwards notifications to the engine's listener, and shows the text of drafts."""
 
     streaming = True
 
@@ -113,25 +113,24 @@ class _DraftListener:
 PLAYGROUND_TAG = "playground"
 """The tag of runs started in the playground."""
 MOST_TURNS = 20
-"""Maximum number of turns shown of a conversation; earlier turns are in the list of runs."""
+"""Maximum number of turns of a conversation that are shown; the list of runs has all."""
 MOST_RECENT = 6
-"""Maximum number of recent conversations listed on the empty playground."""
+"""Maximum number of recent conversations listed for a new question."""
 _MOST_SEARCHED = 60
-"""Maximum number of runs loaded for a conversation's turns, or for the recent conversations."""
+"""Maximum number of runs searched for a conversation's turns, or for the recent conversations."""
 _RECENT_SECONDS = 30 * 86_400.0
 _ORIGINS = ("replay", "edit", "follow", "again", "results")
 """Fields of a body that refer to an earlier run by its id."""
-_TOOLS = frozenset({"tools"})
 MOST_PARTS = 5000
 """Maximum number of JSON objects in a stored run that is shown.
 
-A run with so many blocks the event loop for about 40 ms.
+Showing a run of this size blocks the event loop for about 40 ms.
 """
 ModelGroups = tuple[tuple[str, tuple[ServedModel, ...]], ...]
 
 
 def group_models(models: Iterable[ServedModel]) -> ModelGroups:
-    """Return the served models by the groups of the selection list, without empty groups."""
+    """Return the groups of the selection list with their served models, without empty groups."""
     known = tuple(models)
     workers = tuple(each for each in known if each.name.startswith(WORKER_PREFIX))
     baselines = tuple(each for each in known if each.name.startswith(BASELINE_PREFIX))
@@ -150,7 +149,7 @@ class ChatTurn:
     """A question of a conversation, with the run that answers it."""
 
     number: int
-    """Position among the shown turns, from 1; used as a prefix of its panels' HTML ids."""
+    """Position among the shown turns, from 1; part of the HTML ids of the turn's panels."""
     id: str
     question: str
     run: Run | None = None
@@ -164,10 +163,11 @@ class RecentChat:
 
     session: str
     question: str
-    """The earliest of the loaded questions."""
+    """The earliest question among the searched runs."""
     created: float
     """Time of the latest question, in seconds since the epoch."""
     turns: int = 1
+    """The number of questions among the searched runs."""
 
 
 @final
@@ -264,7 +264,7 @@ class PlaygroundPage:
         return set() if whole else took_part
 
     async def _load_turns(self, name: str, session: WebSession) -> tuple[list[ChatTurn], int]:
-        """Return a conversation's latest turns, oldest first, and the number of earlier turns."""
+        """Return a conversation's latest turns, oldest first, and the number found before them."""
         running = {r.id: r for r in self._page_runs.running(session) if r.session == name}
         rows: Sequence[RunSummary] = ()
         if self._store is not None:
@@ -291,7 +291,7 @@ class PlaygroundPage:
         try:
             return await load_run(self._store, self._page_runs, row.id, session)
         except APIError:
-            return None  # its content was not stored, or is too large to be shown
+            return None  # the content was not stored, or is too large to be shown
 
     async def _list_recent(self, session: WebSession) -> list[RecentChat]:
         """Return recent playground conversations of the visitor's tenant, newest first.
@@ -333,7 +333,7 @@ class ScriptEndpoint:
         self._sessions = sessions
 
     async def _read(self, scope: Scope, receive: Receive) -> tuple[WebSession, Fields]:
-        """Return the visitor and the body of a request.
+        """Identify the visitor, check the page's token, and read the body of the request.
 
         Raises:
             APIError: the visitor has not signed in, or the request is not from one of our pages or
@@ -373,7 +373,7 @@ class PlaygroundEndpoint(ScriptEndpoint):
             planned = prepared
             if run is not None and origin == "replay":
                 planned = self._with_recorded_plan(prepared, run)
-            with self._page_runs.track(prepared, visitor) as page_run:
+            with self._page_runs.track(prepared) as page_run:
                 marks = {"scope": panel_scope(body.text("scope")), "chat": prepared.session or ""}
                 address = f"/ui/runs/{page_run.id}/events?{urlencode(marks)}"
                 headers = {**PAGE_HEADERS, **prepared.headers}
@@ -414,7 +414,8 @@ class ApiBodyEndpoint(ScriptEndpoint):
         """Serve one request.
 
         Raises:
-            APIError: the body is malformed, or the run does not exist.
+            APIError: the visitor may not use the page, the body is malformed, or the run cannot be
+                shown.
         """
         visitor, body = await self._read(scope, receive)
         origin, given = _find_origin(body)
@@ -451,12 +452,12 @@ async def load_run(
 
 
 def is_too_large(encoded: bytes) -> bool:
-    """Return True if the stored run has too many parts to be shown without blocking the loop."""
+    """Return True if showing the stored run would block the event loop for too long."""
     return encoded.count(b"{") > MOST_PARTS
 
 
 def _stream_drafts(prepared: PreparedCall, page_run: PageRun) -> PreparedCall:
-    """Return the prepared call; its conductor, if any, shows its drafts as they are written."""
+    """Return the prepared call with its conductor, if any, wrapped to show its drafts."""
     served = prepared.served_model
     if served.conductor is None:
         return prepared
@@ -502,8 +503,8 @@ def _read_call(body: Fields, origin: str, run: Run | None) -> ParsedCall:
 
 
 def _use_own_tools(question: Question, asked: Question, body: Fields) -> Question:
-    """Return the question with the tools of the form, if given, in place of the run's tools."""
-    if not body.mentions(_TOOLS) or asked.tools == question.tools:
+    """Return the question with the tools of `asked` if the body has the field `tools`."""
+    if not body.mentions({"tools"}) or asked.tools == question.tools:
         return question
     return replace(question, tools=asked.tools, tool_choice=asked.tool_choice)
 

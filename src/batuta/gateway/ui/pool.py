@@ -1,4 +1,4 @@
-"""The pool screen: the workers' health, figures in the latest runs, and measured skills."""
+"""The pool screen: the workers' health, their figures in the latest runs, and measured skills."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from batuta.core import (
 )
 from batuta.core.conductor import PromptDescription, describe_prompt
 from batuta.core.formatting import format_percent
+from batuta.core.run import HEDGE_LOST
 from batuta.gateway.access.caller import CallerRole
 from batuta.gateway.serving.drift import DriftMonitor
 from batuta.gateway.serving.explore import summarise_arms
@@ -45,11 +46,16 @@ LATEST_RUNS = 100
 """Maximum number of runs from which the figures are computed."""
 CACHE_SECONDS = 20.0
 """Seconds for which the figures are cached."""
+_MAX_CACHED = 100
+"""Maximum number of tenants whose figures are cached."""
 _DOWN_SHARE = 0.5
+"""Minimum fraction of failed calls of a worker that counts as down."""
 _TROUBLED_SHARE = 0.1
-"""Fractions of failed calls from which a worker counts as down, and as troubled."""
+"""Minimum fraction of failed calls of a worker that counts as troubled."""
 _MIN_CALLS = 3
 """Minimum number of calls for a worker to count as down."""
+_NOT_FAILED = frozenset({"cancelled", "limit", "circuit_open", HEDGE_LOST})
+"""Codes of failures that say nothing about the worker: the call was ended, or not made."""
 _MAX_FAMILIES = 12
 _MAX_ARMS = 60
 
@@ -59,18 +65,20 @@ class WorkerStats:
     """Figures of a worker's calls."""
 
     calls: int = 0
-    """Number of answered steps and of failed attempts."""
+    """Number of answered steps and of failed calls."""
     failures: int = 0
     last_failure: str = ""
+    """The code of the latest failure; empty if no call failed."""
     usage: Usage = ZERO_USAGE
     cost: Cost = ZERO_COST
     seconds: list[float] = field(default_factory=list[float])
+    """The time of each answered step."""
     scores: list[float] = field(default_factory=list[float])
     """Scores of the judged runs that this worker answered."""
 
     @property
     def health(self) -> str:
-        """`good`, `troubled`, `down`, or `unknown` if it was not called."""
+        """`good`, `troubled`, `down`, or `unknown` if the worker was not called."""
         if self.calls < 1:
             return "unknown"
         share = self.failures / self.calls
@@ -80,12 +88,12 @@ class WorkerStats:
 
     @property
     def median_seconds(self) -> float | None:
-        """The median time of the steps that returned a reply; None if there is none."""
+        """The median of `seconds`; None if no step was answered."""
         return median(self.seconds) if self.seconds else None
 
     @property
     def score(self) -> float | None:
-        """The mean score; None without scores."""
+        """The mean of `scores`; None if there are none."""
         return fmean(self.scores) if self.scores else None
 
 
@@ -101,27 +109,29 @@ class SkillTable:
 def count_worker_stats(
     pool: Pool, scored_runs: Iterable[tuple[Run, float | None]]
 ) -> dict[str, WorkerStats]:
-    """Return the figures of each worker of the pool over the runs, given with their scores."""
+    """Return the figures of each worker of the pool.
+
+    The runs are given with their scores, newest first.
+    """
     found: defaultdict[str, WorkerStats] = defaultdict(WorkerStats)
     for run, score in scored_runs:
         if score is not None and (author := _answer_author(run)) is not None:
             found[author].scores.append(score)
-        for step in run.steps:
-            for attempt in step.attempts:
-                _count_failure(found[attempt.worker], attempt.failure)
-            if isinstance(step.result, Failure):
-                if step.request is not None:
-                    _count_failure(found[step.worker], step.result)
-                continue
+        for step in reversed(run.steps):
             own = found[step.worker]
-            own.calls += 1
-            own.seconds.append(step.span.seconds)
-            own.usage, own.cost = own.usage + step.result.usage, own.cost + step.result.cost
+            if isinstance(step.result, Reply):
+                own.calls += 1
+                own.seconds.append(step.span.seconds)
+                own.usage, own.cost = own.usage + step.result.usage, own.cost + step.result.cost
+            elif step.request is not None:
+                _count_failure(own, step.result)
+            for attempt in reversed(step.attempts):
+                _count_failure(found[attempt.worker], attempt.failure)
     return {str(worker.id): found[worker.id] for worker in pool}
 
 
 def _answer_author(run: Run) -> WorkerId | None:
-    """Return the worker whose reply is the answer, found by comparing the replies of the steps."""
+    """Return the worker of the last step whose reply is the answer; None if there is none."""
     return next((s.worker for s in reversed(run.steps) if _is_answer(s.result, run.reply)), None)
 
 
@@ -133,14 +143,15 @@ def _is_answer(result: Reply | Failure, answer: Reply | None) -> bool:
 
 
 def _count_failure(stats: WorkerStats, failure: Failure) -> None:
-    stats.calls += 1
-    stats.failures += 1
-    stats.last_failure = stats.last_failure or failure.code
     stats.usage, stats.cost = stats.usage + failure.usage, stats.cost + failure.cost
+    if failure.code not in _NOT_FAILED:
+        stats.calls += 1
+        stats.failures += 1
+        stats.last_failure = stats.last_failure or failure.code
 
 
 def skill_table(history: Outcomes | None, pool: Pool) -> SkillTable | None:
-    """Return the accuracies in the outcomes; None if there are none of the pool's workers."""
+    """Return the accuracies in the outcomes; None without outcomes of the pool's workers."""
     if history is None:
         return None
     families = tuple(dict.fromkeys(name for name in history.families if name))[:_MAX_FAMILIES]
@@ -172,7 +183,7 @@ class PoolPage:
     async def page(self, request: Request, session: WebSession) -> Response:
         """Show every worker with its health and figures.
 
-        A visitor with a key does not see figures that include other tenants' runs.
+        A visitor with a key sees no figures that include other tenants' runs.
         """
         catalogue, whole = self._catalogue, session.caller.role is not CallerRole.KEY
         found, runs = await self._worker_stats(session)
@@ -202,7 +213,7 @@ class PoolPage:
         )
 
     async def _learned(self) -> list[tuple[str, str, str, ArmStats]]:
-        """Return the judged results of each exploring system's alternatives."""
+        """Return rows of exploring system, kind of question, alternative and judged results."""
         found: list[tuple[str, str, str, ArmStats]] = []
         for model in self._catalogue.models:
             if model.explore is None or model.conductor is None or self._store is None:
@@ -212,12 +223,15 @@ class PoolPage:
         return found
 
     def _ultra_prompt(self) -> PromptDescription | None:
-        """Return the description of the prompt of batuta-ultra's conductor."""
+        """Describe the prompt of batuta-ultra's conductor; None if it has none."""
         served = self._catalogue.find_model(ULTRA_MODEL)
         return describe_prompt(served.conductor, self._catalogue.pool) if served else None
 
     async def _worker_stats(self, session: WebSession) -> tuple[dict[str, WorkerStats], int]:
-        """Return the visitor's cached figures; once they expire, one request recounts them."""
+        """Return the visitor's cached figures, and the number of runs in them.
+
+        Once they expire, one request recounts them; until then the others get the expired figures.
+        """
         kept = self._cache.get(session.tenant)
         if kept is not None and (kept[0] > time.monotonic() or self._counting.locked()):
             return kept[1], kept[2]
@@ -233,13 +247,13 @@ class PoolPage:
         if self._store is not None:
             scored_runs = await recent_runs(self._store.database, LATEST_RUNS, session.tenant)
         found = count_worker_stats(self._catalogue.pool, scored_runs)
-        if len(self._cache) > LATEST_RUNS:
+        if len(self._cache) >= _MAX_CACHED:
             self._cache.clear()
         return time.monotonic() + CACHE_SECONDS, found, len(scored_runs)
 
 
 def _describe_workers(prompt: PromptDescription | None) -> dict[str, list[str]]:
-    """Return the lines of the prompt about each worker; empty if no model conducts."""
+    """Return the lines about each worker in the prompt; empty if there is no prompt."""
     if prompt is None:
         return {}
     return {str(worker): [*lines] or ["Its name alone."] for worker, lines in prompt.cards.items()}

@@ -60,7 +60,7 @@ class PoolForms:
         """The latest test of each worker by this process."""
 
     async def describe(self, session: WebSession) -> dict[str, Any] | None:
-        """Return the editable state of the pool for the admin; None for other visitors."""
+        """Return the values of the screen's forms; None if the visitor is not the admin."""
         if not session.is_admin:
             return None
         state: dict[str, Any] = {"path": "", "workers": {}, "off": [], "history": [], "problem": ""}
@@ -173,8 +173,7 @@ class PoolForms:
 
 def _show_worker(worker: str) -> Response:
     """Redirect to the screen, with the worker's entry unfolded."""
-    address = f"{_POOL_PATH}?worker={quote(worker, safe='')}#change"
-    return redirect_to(address)
+    return redirect_to(f"{_POOL_PATH}?worker={quote(worker, safe='')}#change")
 
 
 def _refuse_change(error: BatutaError) -> APIError:
@@ -182,10 +181,10 @@ def _refuse_change(error: BatutaError) -> APIError:
 
 
 def parse_new_worker(form: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of a new worker in the form.
+    """Return the settings of the new worker in the form, without empty ones.
 
     Raises:
-        APIError: a field is invalid, or contains an API key.
+        APIError: a field is invalid, or seems to contain an API key.
     """
     text = {name: form.get(name, "").strip() for name in ("id", "model", "provider", "base_url")}
     if not _ID.fullmatch(text["id"]):
@@ -210,7 +209,7 @@ def parse_new_worker(form: Mapping[str, str]) -> dict[str, Any]:
 
 
 def parse_card(form: Mapping[str, str]) -> dict[str, Any]:
-    """Return a worker's description, tags and price in the form; None removes a value.
+    """Return a worker's description, tags and price in the form; None for an empty field.
 
     Raises:
         APIError: a field is invalid.

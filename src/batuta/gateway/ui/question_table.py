@@ -88,9 +88,9 @@ class TableRow:
 
     @property
     def common_answer(self) -> str:
-        """The answer if at least two systems were asked and all gave exactly the same, else empty.
+        """The answer, as shown, if two or more systems were asked and all gave exactly the same.
 
-        It is also empty while a system is still running.
+        It is empty if they did not, or while a system is still running.
         """
         found = [cell for cell in self.cells if cell is not None]
         answered = all(cell.outcome is not None and cell.answer for cell in found)
@@ -113,7 +113,7 @@ class SystemTotal:
 
 
 def arrange_cells(cells: Sequence[TableCell]) -> tuple[list[TableRow], list[SystemTotal]]:
-    """Return a row for each question and the totals of each system, both in the order given."""
+    """Return a row for each question and the totals of each system, both in the cells' order."""
     models = list(dict.fromkeys(cell.model for cell in cells))
     by_key = {(cell.question, cell.model): cell for cell in cells}
     rows = [
@@ -175,7 +175,7 @@ class QuestionTablePage:
             return TableCell.of_live(live)
         try:
             return TableCell.of(await load_run(self._store, self._page_runs, name, session))
-        except APIError:  # the content was not stored or is too large: show the summary
+        except APIError:  # the content was not stored or is too large
             summary = self._store and await self._store.summary(name, session.tenant)
             if not summary:
                 raise

@@ -37,7 +37,7 @@ PAGE_HEADERS = {
     "cache-control": "no-store",
 }
 _SMALL_BYTES = 1_000
-"""Pages below this size fit into one packet and are not compressed."""
+"""Pages below this size fit into one network packet and are not compressed."""
 _QUICK_BYTES = 100_000
 """Pages up to this size are compressed in the event loop, larger ones in a thread."""
 _GZIP_LEVEL = 5
@@ -109,9 +109,10 @@ def _template_environment() -> Environment:
 
 
 async def compile_templates() -> None:
-    """Compile every template in a thread, so that the first visitors need not wait for it.
+    """Compile the templates and load the Markdown renderer, so that no visitor waits for this.
 
-    Templates are compiled one by one, so a server that is being stopped waits for one at most.
+    Each template is compiled by a separate call of a thread, so a server that is being stopped
+    waits for one template at most.
     """
     await run_sync(importlib.import_module, "batuta.rendering.markdown")
     environment = _template_environment()
@@ -120,7 +121,7 @@ async def compile_templates() -> None:
 
 
 async def render_answers(*runs: Run | None) -> dict[str, Markup]:
-    """Return the runs' answers as HTML, by run id."""
+    """Return the answers as HTML by run id, without runs that have none."""
     return {run.id: await render_answer(run.answer) for run in runs if run and run.answer}
 
 
@@ -137,5 +138,5 @@ def render_page(request: Request, template: str, *, status: int = 200, **values:
 
 
 def redirect_to(address: str, headers: Mapping[str, str] = PAGE_HEADERS) -> RedirectResponse:
-    """Return a redirect that the browser follows with a GET, also after posting a form."""
+    """Return a redirect that the browser follows with GET, even after a POST."""
     return RedirectResponse(address, _SEE_OTHER, headers)

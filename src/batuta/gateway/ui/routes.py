@@ -1,8 +1,8 @@
 """The routes of the web UI.
 
-A new screen needs a route here, a template, and an entry in the navigation: `SCREENS` of
-`gateway/ui/session.py`, or a screen of the admin in `WebSession.screens` there. Its handler checks
-who may see it.
+A new screen needs a route here, a template, and an entry in the navigation, which is in
+`gateway/ui/session.py`: `SCREENS`, or `WebSession.screens` for a screen that only some visitors
+have. The handler checks who may see the screen.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ def page_routes(
     pool_forms = PoolForms(catalogue, store, pool_editor)
     signing, own_keys = SignInPages(authenticator, store, oidc), OwnKeyPages(store, authenticator)
     approvals, chosen = ApprovalPage(store), ChosenRuns(store, deletions)
+    pictures = RunPictures(store, page_runs)
     screens = {
         "/ui/": playground.page,
         "/ui/chat/{session}": playground.chat,
@@ -74,9 +75,9 @@ def page_routes(
         "/ui/runs/{id}": runs.run_page,
         "/ui/runs/{id}/edit": PlanEditorPage(*shown).page,
         "/ui/runs/{id}/export.json": runs.export,
-        "/ui/runs/{id}/pictures/{number}": runs.picture,
+        "/ui/runs/{id}/pictures/{number}": pictures.send_asked,
         "/ui/runs/{id}/replies/{place}": runs.reply,
-        "/ui/runs/{id}/made/{place}": RunPictures(store, page_runs).send,
+        "/ui/runs/{id}/made/{place}": pictures.send_made,
         "/ui/runs/{id}/sources": sources.page,
         "/ui/runs/{id}/report.{form}": sources.report,
         "/ui/compare": comparison.page,
@@ -107,7 +108,7 @@ def page_routes(
 def _list_key_routes(
     sessions: SessionManager, keys: KeyPages, own_keys: OwnKeyPages
 ) -> list[Route]:
-    """List the routes of all keys and of the visitor's own keys."""
+    """List the routes of the admin's screen of keys and of the visitor's own keys."""
     screens = {"/ui/keys": keys.page, "/ui/own-keys": own_keys.page}
     forms = {
         "/ui/keys": keys.create,
@@ -131,7 +132,7 @@ def _list_account_routes(
 
 
 def _list_pool_routes(sessions: SessionManager, forms: PoolForms, screen: PoolPage) -> list[Route]:
-    """List the routes of the pool screen and of the admin's changes."""
+    """List the routes of the pool screen and of its forms."""
     changes = {
         "/ui/pool": forms.add,
         "/ui/pool-undo": forms.undo,

@@ -1,7 +1,7 @@
 """The events of a run, streamed to a page that may connect late or reconnect.
 
-The page gets HTML rendered by the same templates as for a stored run. Texts of drafts and of
-unfinished replies are sent as plain text.
+The page gets HTML from the templates that also render stored runs. Drafts and unfinished replies
+are sent as plain text.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from batuta.gateway.ui.session import WebSession
 from batuta.rendering.answer import render_answer
 
 _ANSWER_SECONDS = 0.25
-"""Minimum seconds between two updates of a growing answer."""
+"""Minimum number of seconds between two updates of an unfinished answer."""
 
 
 @final
@@ -57,7 +57,7 @@ class PageStreamRenderer:
 
         Args:
             writer: receives the events.
-            scope: prefix of the HTML ids of this run's panels, for pages with several runs.
+            scope: prefix of the HTML ids of this run's panels, if the page shows several runs.
         """
         self._writer = writer
         self._scope = scope
@@ -65,7 +65,7 @@ class PageStreamRenderer:
         self._answer: list[str] = []
         """The fragments of the last step's reply so far."""
         self._next_answer = 0.0
-        """The earliest time of the next update of the answer."""
+        """The earliest time of the next update of the answer, by the monotonic clock."""
 
     async def open(self, run_id: str, seconds: float = 0.0) -> None:
         """Send the headers, the run's id and the seconds since its start."""
@@ -164,9 +164,9 @@ class PageStreamRenderer:
         return workflow is not None and event.index == len(workflow.steps) - 1
 
     async def _send_answer_so_far(self, text: str) -> None:
-        """Send the beginning of the answer as rendered HTML.
+        """Send the beginning of the answer, which ends with this text, as rendered HTML.
 
-        Updates are rate-limited, so that rendering takes at most about a tenth of the time.
+        Some updates are left out, so that rendering takes at most about a tenth of the time.
         """
         self._answer.append(text)
         began = monotonic()
@@ -217,7 +217,7 @@ def _totals_text(tokens: int, cost: str) -> dict[str, str]:
 
 @final
 class RunEventsEndpoint(ScriptEndpoint):
-    """GET /ui/runs/{id}/events: the events of a run, from its beginning to its end."""
+    """GET /ui/runs/{id}/events: streams the events of a run, from its beginning to its end."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection until the run ends.

@@ -38,6 +38,7 @@ from batuta.core.worker import FILE_SEARCH, MCP, READER, SEARCH
 from batuta.usage import ZERO_COST, ZERO_USAGE
 
 EXPECTED = "Expected:"
+"""Beginning of the comment's line with the expected answer."""
 _SCOPE = re.compile(r"[abcd]|t\d{1,3}")
 _ANSWERED = (
     Outcome.ANSWERED,
@@ -47,21 +48,21 @@ _ANSWERED = (
     Outcome.WAITING,
 )
 COLOURS = 8
-"""Number of colours for workers; a worker's colour follows from its number in the pool."""
+"""Number of colours; a worker's number in the pool determines its colour."""
 OUTCOMES = {
     Outcome.ANSWERED: ("good", "The workflow was run to its end."),
     Outcome.FALLBACK: ("warn", "There was no valid workflow: the best single worker answered."),
-    Outcome.DEGRADED: ("warn", "The last step failed: another worker gave the answer."),
+    Outcome.DEGRADED: ("warn", "The last step failed: another worker or earlier round answered."),
     Outcome.LIMITED: ("warn", "A limit ended the run."),
     Outcome.DECLINED: ("warn", "The worker says that it cannot answer this."),
-    Outcome.UNSURE: ("warn", "The answer may be wrong: its confidence is below the minimum."),
+    Outcome.UNSURE: ("warn", "The answer may be wrong: its confidence is too low or unknown."),
     Outcome.WAITING: ("live", "A worker called the caller's tools."),
     Outcome.PLANNED: ("mute", "The workflow was written; no worker was called."),
-    Outcome.REFUSED: ("bad", "A policy blocked the question or the answer."),
+    Outcome.REFUSED: ("bad", "A policy, plan rule or person refused the question, plan or answer."),
     Outcome.FAILED: ("bad", "The run failed."),
     Outcome.CANCELLED: ("mute", "The run was stopped."),
 }
-"""The style and the explanation of each outcome."""
+"""The CSS class and the explanation of each outcome."""
 STATE_WORDS = {
     "waiting": "",
     "done": "Answered.",
@@ -75,7 +76,7 @@ STATE_WORDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A time span in a run; `start`, `width` and `marks` are percentages of the run's time."""
+    """A step's or the planning's time; `start`, `width` and `marks` are per cent of the run's."""
 
     label: str
     round: int
@@ -89,7 +90,7 @@ class Bar:
     colour: int | None
     """Index of the worker's colour; None for the conductor's planning."""
     marks: tuple[float, ...] = ()
-    """Times at which an attempt failed."""
+    """The times at which attempts failed."""
 
 
 def step_state(step: StepRun | None) -> str:
@@ -123,12 +124,12 @@ def panel_anchor(number: int, index: int) -> str:
 
 
 def panel_scope(given: str | None) -> str:
-    """Return the text if it names a comparison's side (`a`) or a turn (`t1`), else an empty one."""
+    """Return the text if it names a comparison's side (`a`) or a turn (`t1`), else ""."""
     return given if given and _SCOPE.fullmatch(given) else ""
 
 
 def describe_access(step: Step, number: int) -> str:
-    """Describe which replies a step reads; `number` is the index of the step's round."""
+    """Describe the replies that a step reads; `number` is its round's index, from 0."""
     own = ", ".join(str(index + 1) for index in step.access)
     readings = [f"step{'s' if len(step.access) > 1 else ''} {own}"] if own else []
     if step.previous:
@@ -137,7 +138,7 @@ def describe_access(step: Step, number: int) -> str:
 
 
 def describe_decision(round_: Round) -> str:
-    """Describe the conductor's decision and, if its prompt was cropped, the omitted part."""
+    """Describe the conductor's decision and, if its prompt was cropped, the part that was shown."""
     cropping = round_.decision.draft.cropping
     return " ".join(filter(None, (_decision_text(round_), _cropping_text(cropping))))
 
@@ -167,7 +168,7 @@ def _decision_text(round_: Round) -> str:
 
 
 def was_reached(round_: Round) -> bool:
-    """Return True if a draft of the conductor used tokens, or its call was cancelled."""
+    """Return True if the conductor used tokens, or its call was cancelled."""
     drafts = round_.conductor_drafts
     return any(draft.usage.total for draft in drafts) or _was_cancelled(round_)
 
@@ -180,8 +181,8 @@ def _was_cancelled(round_: Round) -> bool:
 def opened_step(run: Run) -> str:
     """Return the place of the step whose panel is open at first, such as `0.2`.
 
-    The step is the first failed one, else the last executed one; in a plan that was not executed it
-    is the last. An empty string opens no panel.
+    This is the step of `first_failure`, or else the last step that was run. For a plan that was not
+    executed it is the last step. An empty string opens no panel.
     """
     failed = first_failure(run)
     if failed is not None:
@@ -196,9 +197,9 @@ def opened_step(run: Run) -> str:
 
 
 def first_failure(run: Run) -> tuple[int, StepRun] | None:
-    """Return the first failed step of a run without an answer, after the index of its round.
+    """Return the round's index and the step of a run's first failure.
 
-    The result is None if the run has an answer or no step failed.
+    The result is None if no step failed, or if the run's outcome is one of `_ANSWERED`.
     """
     if run.outcome in _ANSWERED:
         return None
@@ -207,7 +208,7 @@ def first_failure(run: Run) -> tuple[int, StepRun] | None:
 
 
 def _has_failed(step: StepRun) -> bool:
-    """Return True if the step failed, and was not just cancelled or ended by a limit."""
+    """Return True if the step failed, but not because it was cancelled or a limit ended it."""
     was_ended = isinstance(step.result, Failure) and step.result.code in {"cancelled", "limit"}
     return step_state(step) == "failed" and not was_ended
 
@@ -217,7 +218,7 @@ def _numbered_steps(run: Run) -> list[tuple[int, StepRun]]:
 
 
 def failure_hint(code: str) -> str:
-    """Return advice on how to diagnose a failure of that code; empty if there is none."""
+    """Return advice for a failure of that code; empty if there is none."""
     if code in {"unreachable", "timed_out"}:
         return "The operator can see the worker's address with: batuta pool check"
     return ""
@@ -240,7 +241,7 @@ def skipped_workers(run: Run) -> list[str]:
 
 
 def sum_rounds(rounds: Sequence[Round]) -> tuple[Usage, Cost]:
-    """Return the usage and cost of the rounds' drafts and steps."""
+    """Return the usage and cost of all drafts and steps of the rounds."""
     usage, cost = ZERO_USAGE, ZERO_COST
     for round_ in rounds:
         for draft in round_.conductor_drafts:
@@ -251,7 +252,7 @@ def sum_rounds(rounds: Sequence[Round]) -> tuple[Usage, Cost]:
 
 
 def time_bars(run: Run) -> list[Bar]:
-    """Return the time bars of planning and steps, sorted by round and start."""
+    """Return a bar for each planning and each step, sorted by round and start."""
     whole = max([run.seconds, *(step.span.end for step in run.steps)]) or 1.0
     return sorted(_draw_bars(run, whole), key=lambda bar: (bar.round, bar.start, bar.step or -1))
 
@@ -338,7 +339,7 @@ def _reply_pictures(reply: Reply) -> tuple[str, ...]:
 
 
 def has_sources(run: Run) -> bool:
-    """Return True if the run has an answer, and a step searched or fetched something for it."""
+    """Return True if the run has an answer, and a search, reader or MCP tool was used for it."""
     if not run.answer:
         return False
     tools = {SEARCH, READER, MCP, FILE_SEARCH}
@@ -374,7 +375,7 @@ def describe_limits(limits: Limits) -> str:
 
 
 def split_comment(comment: str) -> tuple[str, str]:
-    """Return the expected answer in the comment of a judgement, and the rest of the comment."""
+    """Return the expected answer in a judgement's comment, or "", and the rest of the comment."""
     lines = comment.split("\n")
     expected = next((line for line in lines if line.startswith(EXPECTED)), "")
     rest = [line for line in lines if line != expected] if expected else lines
@@ -382,12 +383,12 @@ def split_comment(comment: str) -> tuple[str, str]:
 
 
 def join_comment(expected: str, rest: str) -> str:
-    """Return the comment of a judgement, with the expected answer as a line used in training."""
+    """Return a judgement's comment; its first line is the expected answer, if one is given."""
     plain = " ".join(expected.split())
     return "\n".join(filter(None, (f"{EXPECTED} {plain}" if plain else "", rest.strip())))
 
 
 def pictures_until(question: Question, index: int) -> int:
-    """Return the number of images before the message with that index."""
+    """Return the number of images in the messages before that index."""
     before = question.messages[:index]
     return sum(isinstance(part, Image) for message in before for part in message.parts)

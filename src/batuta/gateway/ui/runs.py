@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,15 +14,12 @@ from starlette.responses import Response, StreamingResponse
 from batuta.clients import WorkerHealth
 from batuta.core import Outcome, Reply
 from batuta.core.formatting import format_cost, format_count, format_seconds
-from batuta.core.small_number import read_small_number
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import CallerRole, record_export, record_reading
 from batuta.gateway.errors import invalid_value, not_found, require_part
 from batuta.gateway.http.stored_reads import in_pieces, read_stored_run
-from batuta.gateway.serving.attachments import IMAGE_TYPES
 from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.ui import run_view
-from batuta.gateway.ui.conversation import list_pictures
 from batuta.gateway.ui.page_runs import ClientRun, PageRun, PageRuns
 from batuta.gateway.ui.playground import is_too_large, load_run
 from batuta.gateway.ui.rendering import (
@@ -65,7 +61,7 @@ FILTER_FIELDS = (
     ("min_score", "Score at least", "any"),
     ("max_score", "Score at most", "any"),
 )
-"""The fields of "More filters": parameter, label and placeholder."""
+"""The text fields of "More filters": parameter, label and placeholder."""
 SORTS = {
     RunSort.CREATED: "Newest",
     RunSort.COST: "Cost",
@@ -147,13 +143,13 @@ class ShownFilter:
     def matches_running(self) -> bool:
         """Return True if running runs can match.
 
-        A running run has no cost, time or score yet, so filters by these, and a sort order,
-        exclude it.
+        They are matched by text, system, tenant and session only; any other filter, or a sort
+        order, excludes them.
         """
         return all(name in {"q", "model", "tenant", "session"} for name, _ in self.given)
 
     def sorted_by(self, name: str) -> str:
-        """Return the URL of the list sorted by that column; if it already is, in reverse order."""
+        """Return the URL of the list sorted by that column, or reversed if it is already."""
         sort = RunSort(name)
         is_first = self.run_filter.sort is not sort
         order = [] if sort is RunSort.CREATED else [("sort", sort.value)]
@@ -238,13 +234,13 @@ class RunPages:
         """Show a run's workflow, time, steps and answer, or follow a run that is still running.
 
         Raises:
-            APIError: the run does not exist.
+            APIError: the run does not exist, or the server keeps no runs.
         """
         page_run = await self._page_runs.find_running(request.path_params["id"], session)
         if page_run is not None:
             if self._optional_store is not None:
                 await record_reading(
-                    self._optional_store, session.caller, page_run.id, page_run.tenant or ""
+                    self._optional_store, session.caller, page_run.id, page_run.tenant
                 )
             return render_page(request, "live_run.html.jinja", session=session, run=page_run)
         summary = await self._summary(request, session)
@@ -270,7 +266,7 @@ class RunPages:
         A run that has already ended is not changed.
 
         Raises:
-            APIError: the run does not exist.
+            APIError: the run does not exist, or the form is not from one of our pages.
         """
         form = await read_form(request, session)
         run_id: str = request.path_params["id"]
@@ -306,24 +302,6 @@ class RunPages:
         headers["content-length"] = str(len(encoded))
         return StreamingResponse(in_pieces(encoded), 200, headers, "application/json")
 
-    async def picture(self, request: Request, session: WebSession) -> Response:
-        """Send an image of the run's question.
-
-        Raises:
-            APIError: the run or the image does not exist, the run cannot be shown, or the image has
-                a type that is not sent to browsers.
-        """
-        run_id: str = request.path_params["id"]
-        number = read_small_number(request.path_params["number"])
-        run = await load_run(self._optional_store, self._page_runs, run_id, session)
-        pictures = list_pictures(run.header.question)
-        url = pictures[number].url if number is not None and number < len(pictures) else ""
-        kind, _, data = url.removeprefix("data:").partition(";base64,")
-        if kind not in IMAGE_TYPES:
-            raise not_found("The picture")
-        headers = {**PAGE_HEADERS, "content-disposition": "inline"}
-        return Response(base64.b64decode(data), media_type=kind, headers=headers)
-
     async def reply(self, request: Request, session: WebSession) -> Response:
         """Send the reply of a step as HTML, rendered like an answer.
 
@@ -340,8 +318,11 @@ class RunPages:
     async def feedback(self, request: Request, session: WebSession) -> Response:
         """Store a run's score and comment; an empty score removes an earlier score.
 
+        Fields for the comment that are not in the form keep their parts of the earlier comment.
+
         Raises:
-            APIError: the run does not exist, or the score is invalid.
+            APIError: the run does not exist, the score is invalid, or the form is not from one of
+                our pages.
         """
         form = await read_form(request, session)
         given = form.get("score", "")
@@ -366,14 +347,14 @@ class RunPages:
         return redirect_to(f"/ui/runs/{summary.id}")
 
     def _causes(self, session: WebSession) -> dict[str, WorkerHealth]:
-        """Return the health of the workers that have failed; empty for visitors with a key."""
+        """Return the health of the workers with a failure; empty for visitors with a key."""
         if session.caller.role is CallerRole.KEY:
             return {}
         health = self._catalogue.health.items()
         return {str(worker): each for worker, each in health if each.error}
 
     def _running(self, shown: ShownFilter, session: WebSession) -> list[PageRun | ClientRun]:
-        """Return the running runs that match the filter."""
+        """Return the visitor's running runs that match the filter."""
         if not shown.matches_running or shown.problem:
             return []
         run_filter, words = shown.run_filter, shown.run_filter.search.casefold()

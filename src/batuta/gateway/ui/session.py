@@ -1,4 +1,4 @@
-"""The visitor of the page, its permissions, and the CSRF protection of forms."""
+"""The visitor of a page, the visitor's screens, and the CSRF protection of forms."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCREENS = (
     ("/ui/pool", "Pool"),
     ("/ui/learning", "Learning"),
 )
-"""The screens in the navigation of every visitor, as paths and names."""
+"""The screens in the navigation of every visitor who may use the page, as paths and names."""
 KEYS_SCREEN = ("/ui/keys", "Keys")
 AUDIT_SCREEN = ("/ui/audit", "Audit")
 APPROVALS_SCREEN = ("/ui/approvals", "Approvals")
@@ -58,7 +58,7 @@ class WebSession:
 
     @property
     def name(self) -> str:
-        """The name of the signed-in visitor; empty if signing in is not required."""
+        """`admin`, or the tenant of the visitor's key; empty for a visitor who is not signed in."""
         names = {CallerRole.ADMIN: "admin", CallerRole.KEY: self.caller.tenant}
         return names.get(self.caller.role, "")
 
@@ -77,12 +77,12 @@ class WebSession:
 
     @property
     def tenant(self) -> str | None:
-        """The tenant whose runs are shown; None for all tenants."""
+        """The tenant whose runs the visitor may see; None for all tenants."""
         return self.caller.visible_tenant
 
     @property
     def screens(self) -> tuple[tuple[str, str], ...]:
-        """The screens in the visitor's navigation, as paths and names."""
+        """The screens in the visitor's navigation, as paths and names; empty before signing in."""
         if self.caller.role is CallerRole.NOBODY:
             return ()
         if self.is_admin:
@@ -197,7 +197,7 @@ def check_form_token(session: WebSession, token: str | None) -> None:
 
 
 async def read_form(request: Request, session: WebSession) -> dict[str, str]:
-    """Return the fields of a form of ours, each with its last value.
+    """Return the fields of a posted form, each with its last value, after checking its token.
 
     Raises:
         APIError: the form is not from one of our pages, malformed or too large.
@@ -206,7 +206,7 @@ async def read_form(request: Request, session: WebSession) -> dict[str, str]:
 
 
 async def read_form_lists(request: Request, session: WebSession) -> dict[str, list[str]]:
-    """Return the fields of a form of ours, each with all its values.
+    """Return the fields of a posted form, each with all its values, after checking its token.
 
     Raises:
         APIError: the form is not from one of our pages, malformed or too large.
@@ -229,9 +229,9 @@ async def read_form_lists(request: Request, session: WebSession) -> dict[str, li
 
 
 def came_by_https(request: Request) -> bool:
-    """Return True if the browser that posted a form uses HTTPS, possibly through a proxy.
+    """Return True if the browser that posted a form uses HTTPS.
 
-    The server itself speaks HTTP, so the browser's scheme is taken from the `origin` header.
+    Behind a proxy the server itself gets HTTP, so the browser's `origin` header counts as well.
     """
     return request.headers.get("origin", "").startswith("https://") or (
         request.url.scheme == "https"

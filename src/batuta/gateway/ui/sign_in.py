@@ -36,7 +36,7 @@ class SignInPages:
         self._identity_provider = oidc
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Ask for a key; redirect visitors who need none or have signed in."""
+        """Ask for a key; redirect visitors who have signed in or need no key."""
         then = _safe_target(request.query_params.get("then"))
         if session.caller.role is not CallerRole.NOBODY:
             return redirect_to(then)
@@ -165,7 +165,11 @@ class SignInPages:
         return self._identity_provider
 
     async def sign_out(self, request: Request, session: WebSession) -> Response:
-        """End the session, which also invalidates copies of its cookie."""
+        """End the session, which also invalidates copies of its cookie.
+
+        Raises:
+            APIError: the form is not from one of our pages.
+        """
         await read_form(request, session)
         await self._authenticator.close_session(cookie_value(request.scope, SESSION_COOKIE) or "")
         response = redirect_to(SIGN_IN_PATH)
@@ -174,7 +178,7 @@ class SignInPages:
 
 
 def _address_of(request: Request) -> str:
-    """Return the address of the peer, which behind a proxy is the proxy's address."""
+    """Return the address of the connected client; behind a proxy, that of the proxy."""
     return request.client.host if request.client else "unknown"
 
 

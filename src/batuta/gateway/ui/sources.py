@@ -31,12 +31,11 @@ from batuta.store import Store
 _CPU_SECONDS = 20.0
 _WALL_SECONDS = 60.0
 _TYPES = {"md": "text/markdown", "html": "text/html", "pdf": "application/pdf"}
-_UNRENDERED = "the report could not be rendered in time; download it as Markdown instead"
 
 
 @final
 class SourcesPage:
-    """Serves the claims of an answer with their cited passages, and the answer as a report."""
+    """Serves /ui/runs/{id}/sources, and the answer as a report file."""
 
     def __init__(self, store: Store | None, page_runs: PageRuns) -> None:
         self._store = store
@@ -86,7 +85,7 @@ class SourcesPage:
 
 
 def run_sources(run: Run) -> list[Source]:
-    """Return the sources that were given or fetched for a run's answer."""
+    """Return the sources that the question contained or the run fetched."""
     answer = run.reply or Reply(text="")
     return find_sources(run.header.question, run.steps, run.header.pool, answer)
 
@@ -106,13 +105,14 @@ async def _render_sources(run: Run, form: str) -> bytes:
     if form == "md":
         return text.encode("utf-8", "replace")
     if form == "pdf" and not has_pdf():
-        raise APIError(501, "not_implemented", f"a PDF needs fpdf2: {install_hint('pdf')}")
-    read = sorted({source.url for source in run_sources(run) if source.url})
+        raise APIError(501, "not_implemented", f"A PDF needs fpdf2: {install_hint('pdf')}")
+    urls = sorted({source.url for source in run_sources(run) if source.url})
     render = render_report if form == "html" else render_report_base64
     try:
-        done: str = await SHARED_PROCESSES.call(
-            render, title, text, read, cpu_seconds=_CPU_SECONDS, wall_seconds=_WALL_SECONDS
+        rendered: str = await SHARED_PROCESSES.call(
+            render, title, text, urls, cpu_seconds=_CPU_SECONDS, wall_seconds=_WALL_SECONDS
         )
     except (ProcessTimeoutError, ProcessDiedError, ProcessStartError):
-        raise APIError(503, "overloaded", _UNRENDERED) from None
-    return done.encode() if form == "html" else b64decode(done)
+        message = "The report could not be rendered; download it as Markdown instead."
+        raise APIError(503, "overloaded", message) from None
+    return rendered.encode() if form == "html" else b64decode(rendered)

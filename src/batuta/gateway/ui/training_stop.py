@@ -1,4 +1,4 @@
-"""Stopping a training from the page, by a file for which the training looks after each step."""
+"""Stopping a training from the page, by a file that the training looks for after each step."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class TrainingStopForm:
         self._store = store
 
     async def stop(self, request: Request, session: WebSession) -> Response:
-        """Request that the training stops after its current step.
+        """Ask the training to stop after its current step, and show its screen again.
 
         Raises:
-            APIError: the visitor is not an operator, the training does not exist, or its folder
-                cannot be written.
+            APIError: the visitor is not an operator, the training does not exist, its folder cannot
+                be written, or the form is not from one of our pages.
         """
         if not session.is_operator:
             raise not_found(f"The screen {request.url.path[:80]}")
@@ -47,12 +47,11 @@ class TrainingStopForm:
             reason = f"This server cannot write to the training's folder: {error.strerror}."
             raise APIError(409, "conflict", reason) from None
         if self._store is not None:
-            actor, action = session.caller.actor, "training.stopped"
-            await self._store.audit.append(
-                AuditEntry(actor=actor, action=action, subject=found.name)
+            entry = AuditEntry(
+                actor=session.caller.actor, action="training.stopped", subject=found.name
             )
-        target = f"/ui/learning/training/{found.mark}"
-        return redirect_to(target)
+            await self._store.audit.append(entry)
+        return redirect_to(f"/ui/learning/training/{found.mark}")
 
 
 def ask_to_stop(folder: Path) -> None:

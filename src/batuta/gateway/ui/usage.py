@@ -30,9 +30,9 @@ from batuta.store.spend_report import SpendGroup, report_spending
 from batuta.usage import ZERO_COST
 
 SPANS = (1, 7, 14, 30)
-"""The selectable numbers of days; a single day is shown by hour."""
+"""The selectable numbers of days; 1 means the latest 24 hours, shown by hour."""
 LONGEST_TABLE = 20
-"""Maximum number of rows of a table; further rows are only counted."""
+"""Maximum number of rows of a table."""
 MOST_CHOSEN = 50
 """Maximum number of values that can be selected in a column."""
 MOST_BARS = 200
@@ -50,14 +50,15 @@ _ADMIN_TABLES = (("tenant", "Tenant"), *_TABLES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DailyCost:
-    """The spending of a day or an hour."""
+    """The spending of a day or an hour, drawn as a bar."""
 
     day: str
+    """The day or hour in UTC, as `2026-11-21` or `2026-11-21T14`."""
     cost: Cost
     share: float
-    """The height of the bar, in per cent of the most expensive day's bar."""
+    """The height of the bar, in per cent of the highest bar."""
     pieces: tuple[tuple[int, float, float], ...] = ()
-    """The segments of its bar from bottom to top: colour, lower end and height in per cent."""
+    """The segments of the bar from bottom to top: colour, lower end and height in per cent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class SpendTable:
     name: str
     rows: Sequence[tuple[str, SpendGroup]]
     others: int
-    """Number of groups that are not shown."""
+    """Number of groups that are not among the rows."""
     _: KW_ONLY
     column: str
     """The query parameter that selects values of the column."""
@@ -96,12 +97,12 @@ class UsagePage:
         tables = _ADMIN_TABLES if tenant is None else _TABLES
         only = _read_choice(request, [column for column, _ in tables])
         span = UsageSpan.of(int(days_asked), now)
-        by_time = await report_spending(
-            store.database, (span.unit, "model"), tenant=tenant, since=span.first_day, only=only
+        within = {**only, span.unit: span.marks}
+        spent = await report_spending(
+            store.database, (span.unit, "model"), tenant=tenant, since=span.first_day, only=within
         )
-        spent = [each for each in by_time if (each.group[0] or "") >= span.marks[0]]
         shown = [
-            await self._table(store, each, tenant, since=span.first_day, only=only)
+            await _spend_table(store, each, tenant, since=span.first_day, only=within)
             for each in tables
         ]
         return render_page(
@@ -122,31 +123,28 @@ class UsagePage:
             activity=await read_activity(store, span, tenant, models=only["model"]),
         )
 
-    async def _table(
-        self,
-        store: Store,
-        column: tuple[str, str],
-        tenant: str | None,
-        *,
-        since: str,
-        only: Mapping[str, Sequence[str]],
-    ) -> SpendTable:
-        group, title = column
-        found = await report_spending(
-            store.database, (group,), tenant=tenant, since=since, only=only
-        )
-        others = {name: values for name, values in only.items() if name != group}
-        every = await report_spending(
-            store.database, (group,), tenant=tenant, since=since, only=others
-        )
-        choices = [(value, await _name_of(store, group, value)) for value in _order_values(every)]
-        ordered = sorted(found, key=lambda each: -each.cost.usd)
-        rows = [
-            (await _name_of(store, group, each.group[0] or ""), each)
-            for each in ordered[:LONGEST_TABLE]
-        ]
-        others_count = len(ordered[LONGEST_TABLE:])
-        return SpendTable(title, rows, others_count, column=group, choices=choices)
+
+async def _spend_table(
+    store: Store,
+    column: tuple[str, str],
+    tenant: str | None,
+    *,
+    since: str,
+    only: Mapping[str, Sequence[str]],
+) -> SpendTable:
+    """Return the spending by a column, given as its name in the ledger and its title."""
+    group, title = column
+    database = store.database
+    found = await report_spending(database, (group,), tenant=tenant, since=since, only=only)
+    others = {name: values for name, values in only.items() if name != group}
+    every = await report_spending(database, (group,), tenant=tenant, since=since, only=others)
+    choices = [(value, await _name_of(store, group, value)) for value in _order_values(every)]
+    ordered = sorted(found, key=lambda each: -each.cost.usd)
+    rows = [
+        (await _name_of(store, group, each.group[0] or ""), each)
+        for each in ordered[:LONGEST_TABLE]
+    ]
+    return SpendTable(title, rows, len(ordered[LONGEST_TABLE:]), column=group, choices=choices)
 
 
 def _read_choice(request: Request, columns: Sequence[str]) -> dict[str, list[str]]:
@@ -156,8 +154,9 @@ def _read_choice(request: Request, columns: Sequence[str]) -> dict[str, list[str
         APIError: too many values of a column are selected.
     """
     only = {name: [v for v in request.query_params.getlist(name) if v] for name in columns}
-    if any(len(values) > MOST_CHOSEN for values in only.values()):
-        raise invalid_value("days", f"select at most {MOST_CHOSEN} values of each column.")
+    for name, values in only.items():
+        if len(values) > MOST_CHOSEN:
+            raise invalid_value(name, f"select at most {MOST_CHOSEN} values.")
     return only
 
 
@@ -168,13 +167,16 @@ def _order_values(groups: Sequence[SpendGroup]) -> list[str]:
 
 
 async def _name_of(store: Store, group: str, value: str) -> str:
-    """Return the display name of a value: the name of a key, else the value itself."""
+    """Return the name of a key, else the value itself; a dash if the value is empty."""
     key = await store.keys.find(value) if group == "key" and value else None
     return value or "–" if key is None else key.name
 
 
 async def _list_bars(store: Store, now: float, tenant: str | None) -> list[BudgetBar]:
-    """Return the budgets that the visitor may see, those with the largest spent part first."""
+    """Return the budgets of the visitor's keys and tenants, the most spent first.
+
+    Only the first `MOST_HELD` show the amounts that running requests have reserved.
+    """
     spent = await sum_accounts(store, now, tenant)
     keys = await store.keys.list(tenant, limit=MOST_BARS)
     tenants = {key.tenant.name: key.tenant for key in keys}
@@ -185,11 +187,9 @@ async def _list_bars(store: Store, now: float, tenant: str | None) -> list[Budge
 
 
 def daily_costs(days: Sequence[str], spent: Sequence[SpendGroup]) -> list[DailyCost]:
-    """Return the spending of each day, relative to the most expensive day.
+    """Return the bars of the days or hours.
 
-    Args:
-        days: the days, or hours, to return.
-        spent: spending by day, or by day and system.
+    `spent` is the spending by day or hour, optionally also by system.
     """
     found: dict[str, list[SpendGroup]] = {day: [] for day in days}
     for each in spent:
@@ -225,7 +225,7 @@ def _coloured_systems(spent: Sequence[SpendGroup]) -> list[str]:
 def _stack_pieces(
     spent: Sequence[SpendGroup], systems: Sequence[str], share: Callable[[Decimal], float]
 ) -> tuple[tuple[int, float, float], ...]:
-    """Return the segments of a day's bar as colour, lower end and height."""
+    """Return the segments of a bar; the last colour is for all systems not in `systems`."""
     usd = [Decimal(0)] * COLOURS
     for each in spent:
         name = each.group[1] if len(each.group) > 1 else None

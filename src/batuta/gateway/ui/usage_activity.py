@@ -17,18 +17,18 @@ REFUSAL_WORDS = {
     "budget_exceeded": "The budget was spent, or the rest was reserved by running requests",
     "rate_limit_exceeded": "The key exceeded its limit of requests, tokens or concurrent requests",
 }
-"""The meanings of the refusals' error codes."""
+"""Explanations of the error codes of refused requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageSpan:
-    """The time span that is shown."""
+    """The time span that is shown, which ends now."""
 
     days: int
     marks: Sequence[str]
-    """The days of the period, or the hours of a single day, oldest first."""
+    """The days of the span, or its 24 hours if `days` is 1, in UTC, oldest first."""
     since: float
-    """The period's start in seconds since the epoch."""
+    """The start of the span in seconds since the epoch."""
 
     @staticmethod
     def of(days: int, now: float) -> UsageSpan:
@@ -42,18 +42,18 @@ class UsageSpan:
 
     @property
     def unit(self) -> str:
-        """`hour` or `day`."""
+        """The unit of `marks`: `hour` or `day`."""
         return "hour" if self.days == 1 else "day"
 
     @property
     def first_day(self) -> str:
-        """The day on which the span begins."""
+        """The day in UTC on which the span begins."""
         return self.marks[0][:10]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunBar:
-    """The runs of an hour or day; the heights are in per cent of the busiest hour's or day's."""
+    """The runs of an hour or day; the heights are in per cent of the highest bar."""
 
     mark: str
     runs: int
@@ -64,7 +64,7 @@ class RunBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """Refused requests of one key."""
+    """The requests of one key that were refused with one error code."""
 
     key: str
     code: str
@@ -74,7 +74,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageActivity:
-    """The times and failures of a span's runs, and its refusals."""
+    """The runs of a span with their times and failures, and its refused requests."""
 
     bars: Sequence[RunBar]
     total: Activity | None
@@ -88,7 +88,7 @@ class UsageActivity:
 
 
 def latest_days(now: float, count: int) -> list[str]:
-    """Return the latest days in UTC, the oldest first."""
+    """Return the latest `count` days in UTC, including today, oldest first."""
     return [utc_day(now - DAY_SECONDS * back) for back in reversed(range(count))]
 
 
@@ -97,7 +97,7 @@ async def read_activity(
 ) -> UsageActivity:
     """Return the activity of a tenant, or of all tenants if `tenant` is None.
 
-    `models` restricts everything to runs of these systems, except the refusals; empty means all.
+    `models` restricts the runs to these systems; empty means all. It does not affect refusals.
     """
 
     async def report(*by: str) -> list[Activity]:

@@ -1,7 +1,7 @@
 """Layout of a workflow's steps and arrows as a picture. Pure.
 
-Steps are arranged in rows, each below every step that it reads. An arrow that passes through a row
-gets its own lane there, so that it never runs behind a step. Widths are relative to the picture
+Steps are arranged in rows, each step below all steps that it reads. An arrow that passes through a
+row gets its own lane there, so that it never runs behind a step. Widths are relative to the picture
 and heights are in pixels, so that the picture fits narrow and wide screens.
 """
 
@@ -24,15 +24,15 @@ GAP = 38
 _LANE = 0.16
 """Width of a lane, in box widths."""
 _SPACE = 0.08
-"""Distance between two neighbours, in box widths."""
+"""Distance between two neighbours in a row, in box widths."""
 _WIDEST = 0.62
-"""Maximum width of a box, as a fraction of the picture's."""
+"""Maximum width of a box, as a fraction of the picture's width."""
 _SWEEPS = 4
 """Number of passes that reorder the rows."""
 
 
 class LayoutCell(NamedTuple):
-    """A cell in a row: a step, or the lane of an arrow."""
+    """A cell of a row: a step, or the lane of an arrow."""
 
     row: int
     source: int
@@ -45,7 +45,7 @@ LayoutRows = list[list[LayoutCell]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A step's rectangle."""
+    """A step's rectangle; `x` and `width` are in units of the view box, `y` in pixels."""
 
     index: int
     x: float
@@ -62,12 +62,12 @@ class Arrow:
     path: str
     """The SVG path."""
     passes_rows: bool
-    """Whether it passes through rows between its ends."""
+    """Whether the arrow passes through rows between its ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Boxes in the order of their steps, and the arrows between them."""
+    """Boxes in the order of their steps, and the arrows between them; the height is in pixels."""
 
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
@@ -125,7 +125,7 @@ def _arrow_cells(source: int, target: int, levels: Sequence[int]) -> list[Layout
 
 
 def _order_rows(rows: LayoutRows, chains: Sequence[Sequence[LayoutCell]]) -> LayoutRows:
-    """Return the rows, each sorted by the positions of linked cells, so that few arrows cross."""
+    """Sort each row by the positions of linked cells, so that few arrows cross; return the rows."""
     links = [link for chain in chains for link in pairwise(chain)]
     for sweep in range(_SWEEPS):
         down = sweep % 2 == 0

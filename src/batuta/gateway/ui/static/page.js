@@ -18,7 +18,7 @@ $("[data-theme-switch]")?.addEventListener("click", () => {
   document.cookie = `theme=${root.dataset.theme}; path=/; max-age=31536000; samesite=strict`;
 });
 
-/** Stops a run; a run that was stopped answers with a redirect, which is not followed. */
+/** Stops a run; the server answers with a redirect, which is not followed. */
 function stopRun(id, token) {
   const body = new URLSearchParams({ token, from: "script" });
   return fetch(`/ui/runs/${encodeURIComponent(id)}/stop`, { method: "POST", body, redirect: "manual" });
@@ -84,7 +84,7 @@ document.addEventListener("click", ({ target }) => {
   }
 });
 
-/** Switches a text between raw and rendered; the rendered text is requested once only. */
+/** Switches a text between raw and rendered; the rendered text is requested only once. */
 async function showRendered(button) {
   const raw = button.closest("h4").nextElementSibling;
   let rendered = raw.nextElementSibling?.matches(".answer") ? raw.nextElementSibling : null;
@@ -136,7 +136,7 @@ async function* events(response) {
   }
 }
 
-/** The view of one run: its workflow while it is written and executed, and its answer. */
+/** The view of one run: its workflow, while this is written and executed, and its answer. */
 class Stage {
   constructor(root) {
     this.root = root;
@@ -194,7 +194,7 @@ class Stage {
     return `/ui/runs/${encodeURIComponent(id)}/events?${new URLSearchParams({ scope: this.root.dataset.stage })}`;
   }
 
-  /** Shows the events of a run. The run continues if the connection is lost, so this connects again. */
+  /** Shows the events of a run; connects again if the connection is lost, because the run continues. */
   async show(first) {
     this.id = null;
     this.halt = false;
@@ -369,7 +369,7 @@ function number(value) {
   return value === "" ? undefined : Number(value);
 }
 
-/** Returns the form as the body of a chat completion; `Copy as curl` shows the same body. */
+/** Returns the form as the body of a chat completion. */
 function bodyOf(form) {
   const field = (name) => form.elements[name]?.value ?? "";
   const boxes = $$('[name="worker"]', form);
@@ -564,7 +564,7 @@ async function during(form, work) {
   }
 }
 
-/** The page gets the URL of a run as soon as the run begins, so that reloading the page finds it. */
+/* The page gets the URL of a run as soon as the run begins, so that reloading the page shows the run. */
 let shown = location.pathname + location.search;
 function moveTo(address) {
   history.pushState(null, "", address);
@@ -600,7 +600,7 @@ class Chat {
     if (this.stage) this.turns.lastElementChild.scrollIntoView({ block: "start" });
   }
 
-  /** Returns the question and the run that it refers to; the server adds the earlier messages. */
+  /** Returns the body of the next question with the id of an earlier run, whose messages the server adds. */
   body(dry) {
     const { replay, again, followRun } = this.form.dataset;
     const body = bodyOf(this.form);
@@ -623,7 +623,7 @@ class Chat {
     return !fault;
   }
 
-  /** Returns what is wrong with the tools, or an empty string; the server checks them and calls no worker. */
+  /** Returns the fault of the tools, or an empty string; the server checks the tools without calling a worker. */
   async faultOfTools(text) {
     if (!text) return "";
     let tools;
@@ -720,7 +720,7 @@ class Chat {
     if (answered || !this.form.dataset.followRun) this.form.dataset.followRun = stage.id;
   }
 
-  /** Copies the complete request; the server adds the earlier messages. */
+  /** Copies the complete request, to which the server adds the earlier messages. */
   async copy(how) {
     if (!(await this.checkTools())) return say("The tools cannot be sent as they are.");
     let body = this.body(false);
@@ -778,7 +778,7 @@ if (ask) {
 
 /* ---- the plan editor ------------------------------------------------------------------ */
 
-/** The form of a plan. What a step reads is stored by form row, because the numbers change. */
+/** The form of a plan. The steps that a step reads are stored as form rows, because their numbers change. */
 class PlanForm {
   constructor(form) {
     this.form = form;
@@ -825,7 +825,7 @@ class PlanForm {
     if (by < 0) other.before(row);
     else other.after(row);
     const [first, second] = by < 0 ? [row, other] : [other, row];
-    if (this.reads.get(first).delete(second)) say("A step can read earlier steps only: the step no longer reads the one that is now after it.");
+    if (this.reads.get(first).delete(second)) say("A step can read only earlier steps, so it no longer reads the step that is now after it.");
     this.held = [row, by];
   }
 
@@ -880,7 +880,7 @@ class PlanForm {
     this.timer = setTimeout(() => this.preview(), wait);
   }
 
-  /** Shows the current plan with its price; a response to an earlier state of the plan is ignored. */
+  /** Shows the current plan with its price; responses to earlier states of the plan are ignored. */
   async preview() {
     const turn = (this.turn = (this.turn ?? 0) + 1);
     const place = $("[data-preview]", this.form);
@@ -1078,7 +1078,7 @@ document.addEventListener("submit", async (event) => {
 });
 
 for (const select of $$("[data-filters] select")) select.addEventListener("change", () => select.form.requestSubmit());
-/** Empty filters are left out of the URL. */
+/* Empty filters are left out of the URL. */
 for (const form of $$("[data-filters]")) {
   form.addEventListener("formdata", ({ formData }) => {
     for (const [name, value] of [...formData]) if (!value.trim()) formData.delete(name);
@@ -1305,7 +1305,8 @@ if ($("[data-smoothing]")) {
   $("[data-zoom-out]").addEventListener("click", () => charts.zoom(0, 1));
 }
 
-/* A live section is refreshed every 3 seconds, unless it has the focus or the pointer is over a chart. */
+/* A live section is refreshed every 3 seconds, unless the page is hidden, or the section has the focus or
+   the pointer over a chart. */
 for (const live of $$("[data-live]")) {
   const again = async () => {
     if (!document.hidden && !live.contains(document.activeElement) && !$(".plot svg:hover", live)) {
