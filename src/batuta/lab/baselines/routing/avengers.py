@@ -82,10 +82,7 @@ def _scale_per_cluster(values_cm: Floats) -> Floats:
 
 
 def cluster_means(values_nm: Floats, labels_n: Indices, clusters: int) -> Floats:
-    """Return each worker's mean in each cluster, (c, m), its overall mean if none is known there.
-
-    A worker without any known value has 0.
-    """
+    """Return each worker's mean in each cluster, (c, m); if unknown its overall mean, else 0."""
     known_nm = ~np.isnan(values_nm)
     inside_cn = (labels_n == np.arange(clusters)[:, None]).astype(np.float64)
     count_cm: Floats = inside_cn @ known_nm

@@ -324,10 +324,7 @@ def _number_log_probabilities(logits_b1: torch.Tensor) -> torch.Tensor:
 def _choose_option(
     log_p_bn: torch.Tensor, random: torch.Generator | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the options drawn by `random`, or the most probable, and their log-probabilities.
-
-    Both are (b,).
-    """
+    """Return the drawn or most probable options and their log-probabilities, both (b,)."""
     if random is None:
         chosen = log_p_bn.argmax(dim=1, keepdim=True)
     else:

@@ -139,10 +139,7 @@ class Handbook:
         return self._shares(weights) @ rate_km
 
     def _cost(self, weights: Mapping[str, float]) -> Floats:
-        """Return each worker's dollars per call under these skills; if unknown, under all skills.
-
-        NaN stands for a worker whose dollars are unknown under all skills.
-        """
+        """Return dollars per call, (m,), under these skills, else under all skills, else NaN."""
         known_km = ~np.isnan(self.usd_km)
         share_k = self._shares(weights) if weights else np.ones(len(self.skills))
         total_m = share_k @ known_km
