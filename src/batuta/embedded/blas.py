@@ -16,19 +16,18 @@ import numpy as np
 from threadpoolctl import ThreadpoolController  # pyright: ignore[reportMissingTypeStubs] - none
 
 _SETTING_LOCK = Lock()
-"""The setting applies to the whole process, so only one thread at a time may change it and
-compute."""
+"""Held while the setting is changed and used, because it applies to the whole process."""
 
 
 @contextmanager
 def single_blas_thread() -> Generator[None]:
-    """Limit matrix products to one thread within the block, which one thread enters at a time."""
+    """Limit matrix products to one thread in the block; a second caller waits for its end."""
     with _SETTING_LOCK, _blas_controller().limit(limits=1):
         yield
 
 
 def limit_blas_to_one_thread() -> None:
-    """Limit matrix products of this process to one thread, for use with one process per core."""
+    """Limit matrix products to one thread for good, for programs with one process per core."""
     with _SETTING_LOCK:
         _blas_controller().limit(limits=1)
 

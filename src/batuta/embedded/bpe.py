@@ -1,9 +1,9 @@
 """Byte-level BPE: the tokenizer.json of a Hugging Face folder, without its library.
 
-Sennrich et al. 2016 (arXiv:1508.07909) over bytes, as in GPT-2. The module supports tokenizers
-without a normalizer, with the pre-tokenizer ByteLevel, alone or after one isolating Split, and with
-special tokens that match verbatim, and refuses others. Post-processor, padding and truncation are
-ignored, because nothing is added to a prompt in chat format.
+Sennrich et al. 2016 (arXiv:1508.07909) over bytes, as in GPT-2. A tokenizer must have no
+normalizer, the pre-tokenizer ByteLevel, alone or after one isolating Split, and special tokens that
+match verbatim; others are refused. Post-processor, padding and truncation are ignored, because
+nothing is added to a prompt in chat format.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from batuta.errors import ConfigError
 _SPACE = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _CATEGORIES = frozenset({"L", "Lu", "Ll", "Lt", "Lm", "Lo", "N", "Nd", "Nl", "No"})
 _NO_CHARACTER = r"\uffff"
-"""The content of a character class that matches nothing: U+FFFF is not a character."""
+"""The content of a character class that matches no text: U+FFFF is not a character."""
 _LAST_ASCII = 0x7F
 _LAST_LETTER = 0x3FFFF
 """Unicode has no letters or numbers above plane 3."""
@@ -39,10 +39,10 @@ class SplitPattern:
     """Splits text into pieces: the matches of a pattern, and the texts between them."""
 
     def __init__(self, pattern: str) -> None:
-        """Compile `pattern` for ASCII texts; for other texts it is compiled on first use.
+        """Compile `pattern` for ASCII texts; the first other text compiles it again.
 
         Raises:
-            ConfigError: the pattern uses a construct that may mean something else in `re`.
+            ConfigError: the pattern is invalid, or has a construct with another meaning in `re`.
         """
         self._pattern = pattern
         self._ascii = _compile_pattern(pattern, _LAST_ASCII)
@@ -62,7 +62,7 @@ class SplitPattern:
 
     @cached_property
     def _full_pattern(self) -> re.Pattern[str]:
-        """The pattern for any text, compiled on first use: looking up all letters takes 40 ms."""
+        """The pattern for any text, compiled late because looking up all letters takes 40 ms."""
         return _compile_pattern(self._pattern, _LAST_LETTER)
 
 
@@ -121,9 +121,9 @@ def _pattern_error(what: str) -> ConfigError:
 
 
 _MAX_CACHED_PIECES = 8192
-"""Maximum number of pieces of which the tokens are cached."""
+"""Maximum number of pieces whose tokens are cached."""
 _MAX_CACHED_LENGTH = 64
-"""Maximum characters of a piece that is cached."""
+"""Maximum characters of a piece whose tokens are cached."""
 _GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """ByteLevel's own pattern."""
 _MATCHES_NOTHING = "(?!)"
@@ -153,7 +153,7 @@ class Tokenizer:
         """Read the content of a tokenizer.json.
 
         Raises:
-            ConfigError: the tokenizer is not a byte-level BPE, or uses an unsupported feature.
+            ConfigError: the content is malformed, or the tokenizer is not supported.
         """
         try:
             self._read(data)
@@ -168,7 +168,7 @@ class Tokenizer:
         return self._length
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of `text`; the texts of special tokens become those tokens."""
+        """Return the tokens of `text`; text that spells a special token becomes that token."""
         tokens: list[int] = []
         for part in self._specials.split(text):
             special = self._special.get(part)
@@ -183,10 +183,7 @@ class Tokenizer:
         return -(-len(text.encode(errors="replace")) // self._longest)
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Return the text of `tokens` without special ones.
-
-        Bytes that are not UTF-8 become U+FFFD.
-        """
+        """Return the text of `tokens` without special tokens; invalid UTF-8 becomes U+FFFD."""
         return b"".join(map(self.token_bytes, tokens)).decode(errors="replace")
 
     def token_bytes(self, token: int) -> bytes:
@@ -231,7 +228,7 @@ class Tokenizer:
 
 
 def merge_tokens(tokens: Sequence[int], merges: MergeTable) -> list[int]:
-    """Return `tokens` after all merges: the lowest rank first, and of equal ranks the leftmost."""
+    """Return `tokens` after all merges: the lowest rank first, the leftmost of equal ranks."""
     line = [*tokens, _MERGED_AWAY]
     before = list(range(-1, len(tokens)))
     after = list(range(1, len(line) + 1))
@@ -246,7 +243,7 @@ def merge_tokens(tokens: Sequence[int], merges: MergeTable) -> list[int]:
         right = after[left]
         found = merges.get((line[left], line[right]))
         if found is None or found[1] != made:
-            continue  # one of the two has been merged with its other neighbour since
+            continue  # one of the two was merged with its other neighbour meanwhile
         line[left], line[right] = made, _MERGED_AWAY
         after[left] = after[right]
         before[after[left]] = left
@@ -257,7 +254,7 @@ def merge_tokens(tokens: Sequence[int], merges: MergeTable) -> list[int]:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Return GPT-2's alphabet: each byte as a printable character."""
+    """Return GPT-2's alphabet: the byte that each printable character stands for."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [byte for byte in range(256) if byte not in printable]
     shown = dict(zip(map(chr, printable), printable, strict=True))

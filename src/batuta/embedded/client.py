@@ -1,4 +1,4 @@
-"""A client for a tiny Qwen2 in this process, with its chat template: no server, no torch."""
+"""A client for a tiny Qwen2 in this process, with its chat template; it needs no torch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _GREEDY_TEMPERATURE = 1e-5
 
 
 def create_generator(seed: int | None) -> np.random.Generator:
-    """Return a PCG64 generator with the same numbers on every machine; None: a random seed."""
+    """Return a PCG64 generator, whose numbers are the same on every machine; None: random ones."""
     return np.random.Generator(np.random.PCG64(None if seed is None else seed % 2**64))
 
 
@@ -63,7 +63,7 @@ def softmax(logits: Floats, temperature: float) -> NDArray[np.float64]:
 
 
 def keep_top_p(weights: NDArray[np.float64], top_p: float) -> NDArray[np.float64]:
-    """Return `weights`, with 0 for all but the likeliest tokens that together reach `top_p`.
+    """Return `weights`, with 0 for all but the fewest likeliest tokens that reach `top_p`.
 
     Nucleus sampling, Holtzman et al. 2019 (arXiv:1904.09751).
     """
@@ -93,8 +93,7 @@ class IncrementalDetokenizer:
     def append_bytes(self, data: bytes, *, last: bool = False) -> str:
         """Return the text that is final now.
 
-        An end that may be the start of a stop string is held back, unless `last` says that no more
-        bytes follow.
+        An end that may begin a stop string is held back, unless `last` says that no bytes follow.
         """
         text = self._held_back + self._decoder.decode(data, last)
         found = [at for at in map(text.find, self._stop) if at >= 0]
@@ -107,7 +106,7 @@ class IncrementalDetokenizer:
         return text[:complete]
 
     def _held_back_length(self, text: str) -> int:
-        """Return how many characters at the end of `text` may be the start of a stop string."""
+        """Return how many characters at the end of `text` may begin a stop string."""
         starts = (
             size
             for stop in self._stop
@@ -123,7 +122,7 @@ _PROMPT_BLOCK = 64
 
 @final
 class Generation:
-    """Computes a prompt and its reply in slices of time; their length does not change the reply."""
+    """Computes a prompt and its reply in slices; a slice's length does not change the reply."""
 
     def __init__(
         self,
@@ -175,7 +174,7 @@ class Generation:
         return "".join(pieces)
 
     def _step(self) -> str:
-        """Compute a block of the prompt or the last token; return new text after the prompt."""
+        """Compute a block of the prompt, or the next token; return the reply's new text."""
         block, self._unread = self._unread[:_PROMPT_BLOCK], self._unread[_PROMPT_BLOCK:]
         logits = self._model.logits(block, self._cache)
         if self._unread:
@@ -216,11 +215,11 @@ _ROLES = {
 def format_chat_prompt(request: Request) -> str:
     """Return the prompt of `request` up to the end of its prefill.
 
-    Role marks inside messages are not escaped: the template gives the same prompt in training.
+    Role marks inside messages are not escaped, as the template does not escape them in training.
 
     Raises:
-        BadRequestError: the request has tools or a response format, or a message that is not text
-            of the system, a developer, the user or the assistant.
+        BadRequestError: the request has tools or a response format, or a message that
+            `role_name` refuses.
     """
     if request.tools or request.response_format:
         raise BadRequestError(
@@ -234,11 +233,11 @@ def role_name(message: Message, model: str) -> str:
     """Return the name of the message's role in a chat template.
 
     Raises:
-        BadRequestError: `model` cannot read the message, as it has another role or is not text.
+        BadRequestError: the message has another role, or is not text; the error names `model`.
     """
     role = _ROLES.get(message.role)
     if role is None or not all(isinstance(part, Text) for part in message.parts):
-        raise BadRequestError(f"{model} reads only texts of the roles system, user and assistant")
+        raise BadRequestError(f"{model} reads only texts of the roles {', '.join(_ROLES)}")
     return role
 
 
@@ -246,7 +245,7 @@ def check_template(folder: Path) -> None:
     """Check that the tokenizer's chat template is `CHAT_TEMPLATE`.
 
     Raises:
-        ConfigError: the template is missing or another one.
+        ConfigError: the template is missing, cannot be read, or differs.
     """
     own = folder / "chat_template.jinja"
     if own.exists():
@@ -263,7 +262,7 @@ def check_template(folder: Path) -> None:
 
 
 DEFAULT_SAMPLING = Sampling(temperature=0.0, max_tokens=256)
-"""The sampling options of requests that do not set them: greedy, with a token limit."""
+"""Sampling for what a request does not set: greedy, with a token limit."""
 _SLICE_SECONDS = 0.02
 """Seconds of computing after which another call may continue and a cancelled call ends."""
 _STREAM_SLICE_SECONDS = 0.002
@@ -274,8 +273,8 @@ _STREAM_SLICE_SECONDS = 0.002
 class EmbeddedClient:
     """A model of a Hugging Face folder, computed in this process, free of charge.
 
-    One worker thread computes a slice of each call in turn: on the event loop itself, even slices
-    of 2 ms delayed everything else many times longer (`bench/embedded.py`).
+    One thread computes a slice of each call in turn. On the event loop, slices of only 2 ms delayed
+    everything else by much more than that (`bench/embedded.py`).
     """
 
     def __init__(self, name: str, model: Qwen2, tokenizer: Tokenizer, ends: frozenset[int]) -> None:
@@ -288,7 +287,7 @@ class EmbeddedClient:
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Return the model saved in `folder`.
+        """Return a client for the model in `folder`, which may be adapters of another folder.
 
         Raises:
             ConfigError: the folder, a file, a tensor or a setting is missing or not supported.
@@ -388,7 +387,7 @@ def _base_folder(folder: Path) -> Path:
 
 
 def _read_model(shape: Qwen2Config, folder: Path, base: Path) -> Qwen2:
-    """Read the weights in `base`, with the adapters in `folder` if `folder` is another one."""
+    """Read the weights in `base`, with the adapters in `folder` if that is another folder."""
     if base == folder:
         return Qwen2(shape, SafetensorsFile.read(folder / "model.safetensors"))
     tensors = AdaptedTensors.read(folder, base)

@@ -1,4 +1,4 @@
-"""Constrains the names in a draft's list `model_id` to the names of listed workers."""
+"""Constrains the names in a draft's list `model_id` to those of the listed workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAME_PATTERN = re.compile(rb'(?:"(?:[^"\\\n]|\\.)*",\s*)*"((?:[^"\\\n]|\\.)*\\?
 
 @final
 class NameTokens:
-    """Finds the tokens that may continue a name, with a sorted list of all tokens."""
+    """Finds the tokens that may continue a name, in a sorted list of all tokens."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         spelled = ((tokenizer.token_bytes(token), token) for token in range(len(tokenizer)))
@@ -44,13 +44,13 @@ class NameTokens:
 class NameConstraint:
     """Follows one draft, and masks tokens that would name a worker that is not listed.
 
-    Guided decoding (Willard and Louf 2023, arXiv:2307.09702) of the one part of a draft that the
-    pool determines: a workflow that calls an absent worker cannot be run. The rest of the draft is
-    not constrained, nor is a list of numbers.
+    Guided decoding (Willard and Louf 2023, arXiv:2307.09702) is applied only to workers' names,
+    because a workflow that names an absent worker cannot be run. Workers' numbers and the rest of
+    the draft are free.
     """
 
     def __init__(self, names: Sequence[str], spelling: NameTokens) -> None:
-        """Take the listed workers' `names`; without names nothing is masked."""
+        """Allow only these workers' `names`; without names nothing is masked."""
         self._names = [json.dumps(name, ensure_ascii=False)[1:].encode() for name in names]
         self._spelling = spelling
         self._written = b""
@@ -76,7 +76,7 @@ class NameConstraint:
         return masked
 
     def _unfinished_name(self) -> bytes | None:
-        """Return the name in progress, possibly still empty; None if no name is in progress."""
+        """Return the bytes of the name in progress, perhaps none yet; None outside a name."""
         at = self._written.rfind(_LIST_START)
         found = None if at < 0 else _NAME_PATTERN.fullmatch(self._written, at + len(_LIST_START))
         return found and found[1]

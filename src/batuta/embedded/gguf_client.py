@@ -4,7 +4,7 @@ The client is for Llama and Qwen2 conductors that `batuta train export` wrote; t
 this package is for small models only.
 
 Drafts are decoded with a grammar (guided decoding, Willard and Louf 2023, arXiv:2307.09702): a line
-of thought may precede the lists, workers are the listed ones, and a step reads earlier steps only.
+of thought may precede the lists, workers are listed ones, and a step reads earlier steps only.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ thought ::= [^\n"=]{1,200} "\n"
 text ::= "\"" sign{0,300} "\""
 sign ::= [^"\\\x00-\x1F] | "\\" (["\\/bfnrt] | "u" [0-9a-fA-F]{4})
 """
-"""Rules of every grammar. A subtask is any JSON string, short enough that an untrained policy ends
-the string within its tokens; with an empty subtask the step answers the question itself."""
+"""Rules of every grammar. A subtask is any JSON string of at most 300 characters, so that even an
+untrained policy ends it before its token limit; an empty one stands for the question itself."""
 
 
-def draft_grammar(names: Sequence[str], max_steps: int = MAX_STEPS) -> str:
-    """Return the GBNF grammar of drafts with 1 to `max_steps` steps and workers of these names."""
-    lengths = range(1, max_steps + 1)
+def draft_grammar(names: Sequence[str]) -> str:
+    """Return the GBNF grammar of drafts with 1 to `MAX_STEPS` steps and workers of these names."""
+    lengths = range(1, MAX_STEPS + 1)
     rules = [f"root ::= thought? ({' | '.join(f'lists{n}' for n in lengths)})", _SHARED.strip()]
     rules.append(
         f"name ::= {' | '.join(_quote_terminal(json.dumps(n, ensure_ascii=False)) for n in names)}"
     )
-    rules += [f"read{step} ::= {_list_readings(step)}" for step in range(max_steps)]
+    rules += [f"read{step} ::= {_list_readings(step)}" for step in range(MAX_STEPS)]
     for n in lengths:
         texts, called = (_join_rules([rule] * n) for rule in ("text", "name"))
         read = _join_rules([f"read{step}" for step in range(n)])
@@ -61,11 +61,11 @@ def draft_grammar(names: Sequence[str], max_steps: int = MAX_STEPS) -> str:
 
 
 def _list_readings(step: int) -> str:
-    """Return the alternatives for a step's access list: any subset of earlier steps, in order."""
+    """Return the alternatives for a step's access list: every subset of the earlier steps."""
     sets = [
         [str(earlier) for earlier in range(step) if mask >> earlier & 1] for mask in range(2**step)
     ]
-    return " | ".join(_quote_terminal(f"[{', '.join(one)}]") for one in sets)
+    return " | ".join(_quote_terminal(f"[{', '.join(steps)}]") for steps in sets)
 
 
 def _join_rules(rules: Sequence[str]) -> str:
@@ -94,7 +94,7 @@ class GgufClient:
             name: the model's name in replies.
             server: llama.cpp's server, with the model loaded.
             holds_form: True constrains drafts by the grammar if the request names workers; False
-                leaves drafts free, as in training.
+                leaves all drafts free, as in training.
         """
         self._name = name
         self._server = server
@@ -133,6 +133,8 @@ class GgufClient:
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """Return the model's reply; a cancelled call stops at the next token.
+
+        Of the sampling only temperature, `max_tokens` and seed count; without a seed it is 0.
 
         Raises:
             BadRequestError: the request has tools, a response format, a prefill, or messages that

@@ -52,7 +52,11 @@ class Tensors(Protocol):
     """Weights that are read by name and shape."""
 
     def take(self, name: str, *shape: int) -> Floats:
-        """Return the tensor of that name as float32."""
+        """Return the tensor of that name as float32.
+
+        Raises:
+            ConfigError: the tensor is missing or cannot be used.
+        """
         ...
 
 
@@ -88,7 +92,8 @@ class SafetensorsFile:
         """Return the tensor of that name as float32.
 
         Raises:
-            ConfigError: the tensor is missing, has another shape, or is not float32 or float16.
+            ConfigError: the tensor is missing, has another shape, is not float32 or float16, or has
+                entries that are not finite.
         """
         found = self._tensors.get(name)
         if found is None:

@@ -1,4 +1,4 @@
-"""Opens a trained conductor, a folder or a GGUF file, and its card, which says how to prompt it."""
+"""Opens a trained conductor (a folder or a GGUF file) and its card, which says how to prompt it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from batuta.errors import ConfigError, StoreError
 from batuta.language import PromptOptions
 
 CARD_FILE = "batuta.json"
-"""The card in a model's folder: the prompt of the training, and the sampling."""
+"""Name of the card in a model's folder."""
 SUFFIX = ".gguf"
 _VERSION_LENGTH = 8
 
@@ -33,9 +33,9 @@ class ConductorCard:
     max_tokens: int = 256
     """Maximum tokens of a draft."""
     rounds: int = 1
-    """Number of rounds in the training; after that many the conductor accepts the answer."""
+    """Number of rounds in the training; after them the conductor accepts the answer."""
     prompt: str = ""
-    """Version of the prompt in the training; empty if not recorded."""
+    """Version of the prompt in the training; empty in old cards, which had the first."""
     workers: tuple[str, ...] = ()
     """The ids of the training's workers, in the order of their numbers; empty if not recorded."""
 
@@ -56,8 +56,8 @@ class ConductorCard:
     def check_pool(self, workers: Iterable[str]) -> None:
         """Check that the conductor was trained on workers of the pool.
 
-        A conductor that knows workers by number needs the same workers in the same order, another
-        conductor at least one of them.
+        A conductor that knows workers by number needs the same workers in the same order; any other
+        needs at least one of them. A card without workers passes.
 
         Raises:
             ConfigError: the conductor was trained on other workers.
@@ -100,10 +100,10 @@ class ConductorCard:
         data = read_json(path)
         try:
             rendering = PromptOptions(**data.pop("rendering"))
-            card = ConductorCard(rendering=rendering, **data)
+            workers = tuple(data.pop("workers", ()))
+            card = ConductorCard(rendering=rendering, workers=workers, **data)
         except (KeyError, TypeError) as error:
             raise ConfigError(f"{path} is not a conductor's card: {error}") from None
-        card = replace(card, workers=tuple(card.workers))
         for name, least in (("temperature", 0), ("max_tokens", 1), ("rounds", 1)):
             value = getattr(card, name)
             if not isinstance(value, int | float) or value < least:
@@ -112,7 +112,7 @@ class ConductorCard:
 
 
 def card_path(policy_path: Path) -> Path:
-    """Return the path of the card: in a policy's folder, or beside a GGUF file with its name."""
+    """Return the card's path: in a policy's folder, or beside a GGUF file and with its name."""
     if policy_path.suffix == SUFFIX:
         return policy_path.with_suffix(".json")
     return policy_path / CARD_FILE
@@ -124,7 +124,7 @@ def is_policy(policy_path: Path) -> bool:
 
 
 def open_policy(policy_path: Path) -> tuple[Client, ConductorCard, str]:
-    """Return the model, its card, and its name with a digest of its weights.
+    """Return the model's client, its card, and its name with a digest of its weights.
 
     Raises:
         ConfigError: a file is missing or cannot be used.

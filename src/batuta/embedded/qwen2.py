@@ -3,13 +3,13 @@
 Qwen2 (arXiv:2407.10671, section 2.2) has RMSNorm, rotary positions (arXiv:2104.09864),
 grouped-query attention with biases, and SwiGLU. Sliding windows and scaled positions are refused.
 
-At this size the cost of a token is the number of numpy calls, not arithmetic, so constants are
-folded into the matrices when they are loaded: the norms' weights and the scale of the scores into
-the matrices that follow, q, k and v into one matrix, gate and up into another. The halves of a head
-that rotary positions pair are interleaved, so that rotating them is one product of complex numbers.
+At this size the number of numpy calls determines the time of a token, so constants are folded into
+the matrices when they are loaded: the norms' weights and the scale of the scores into the matrices
+that follow, q, k and v into one matrix, gate and up into another. The halves of a head that rotary
+positions pair are interleaved, so that rotating them is one product of complex numbers.
 
-Axes: t new tokens, c all tokens so far, d hidden, h query heads, k key heads, g query heads of one
-key head, e entries of a head, f inner entries of the MLP, v vocabulary.
+Axes: t new tokens, c all tokens so far, d hidden, h query heads, k key heads, e entries of a head,
+f inner entries of the MLP, v vocabulary.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Qwen2:
         """Take the weights from a file's tensors.
 
         Raises:
-            ConfigError: a tensor is missing or has another shape.
+            ConfigError: a tensor is missing or cannot be used.
         """
         self.shape = shape
         size = (shape.vocabulary, shape.hidden)
@@ -164,7 +164,7 @@ class Qwen2:
     def logits(self, tokens: Sequence[int], cache: KVCache) -> Floats:
         """Append `tokens` to the sequence in `cache`; return the logits of the next token: (v).
 
-        Several tokens in one call give the same logits as one call for each, but faster.
+        One call for several tokens gives the same logits as a call for each, but faster.
         """
         hidden = self._embedding[tokens]
         seen = slice(cache.length, cache.length + len(tokens))
@@ -192,7 +192,7 @@ class Qwen2:
         *,
         seen: slice,
     ) -> Floats:
-        """Return the attention output of each new token over the tokens up to it: (t, h e)."""
+        """Store the new keys and values; return each new token's attention output, (t, h e)."""
         shape, t = self.shape, len(qkv)
         split = shape.heads + shape.key_heads
         per_head = qkv.reshape(t, split + shape.key_heads, shape.head)
@@ -213,9 +213,9 @@ class Qwen2:
 
 
 def _mask_future(scores: Floats) -> None:
-    """Set to minus infinity the scores (…, t, c) of tokens that follow each new token.
+    """Set to minus infinity the scores of the tokens that follow each new token.
 
-    The new tokens are the last t of axis c.
+    `scores` are (…, t, c); the new tokens are the last t of axis c.
     """
     t, c = scores.shape[-2:]
     scores[..., np.triu(np.ones((t, c), np.bool_), c - t + 1)] = -np.inf
@@ -224,7 +224,7 @@ def _mask_future(scores: Floats) -> None:
 def _gated_activation(gate_up: Floats) -> Floats:
     """Return SwiGLU, silu(gate) times up: (t, f).
 
-    silu(x) = x (1 + tanh(x / 2)) / 2 cannot overflow.
+    In the form x (1 + tanh(x / 2)) / 2, silu cannot overflow.
     """
     inner = gate_up.shape[1] // 2
     half = gate_up[:, :inner] * _HALF
@@ -236,7 +236,7 @@ def _gated_activation(gate_up: Floats) -> Floats:
 
 
 def _fold_norm(norm: Floats, matrix: Floats) -> Floats:
-    """Return `matrix` (out, d) as (d, out), with the weight of the preceding norm folded in."""
+    """Return `matrix`, (out, d), transposed and with the preceding norm's weight folded in."""
     return np.ascontiguousarray((matrix * norm).T)
 
 

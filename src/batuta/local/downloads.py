@@ -1,4 +1,4 @@
-"""HTTP downloads that are retried, and resume where they were interrupted if the server can."""
+"""HTTP downloads that are retried, and resumed if the server supports ranges."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _CONNECT_SECONDS = 10.0
 _TRIES = 4
 """Consecutive attempts without progress after which a download fails."""
 _THE_DISK = "the disk"
-"""How the messages of errors begin after which another source would not help."""
+"""Beginning of the messages about a full disk, for which another source is no remedy."""
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 
 
 @final
 class Downloader:
-    """An HTTP client for the hub and a package index, with the environment's proxies."""
+    """An HTTP client that downloads through the environment's proxies; used in `async with`."""
 
     def __init__(
         self, environ: Mapping[str, str], *, silence: float = 60.0, pause: float = 1.0
     ) -> None:
-        """Create the downloader, which is used in `async with`.
+        """Read the proxies and certificates; nothing is connected yet.
 
         Args:
             environ: the environment with the settings of proxies and certificates.
@@ -71,7 +71,7 @@ class Downloader:
             await self._http.close()
 
     async def read_text(self, url: str, accept: str) -> tuple[str, str]:
-        """Return a page's text, of which about 8 MiB are read, and its content type.
+        """Return a page's text, cut after about 8 MiB, and its content type.
 
         Raises:
             DownloadError: the page is unavailable; there are no retries.
@@ -92,7 +92,7 @@ class Downloader:
 
         If the server does not support ranges, the whole file is downloaded again. Interrupted
         downloads and HTTP 429 and 5xx are retried until `_TRIES` attempts in a row bring nothing
-        new; a server that refuses the connection for an empty file is not tried again.
+        new. A server that cannot be reached is not tried again while the file is empty.
 
         Args:
             url: the address of the file.
@@ -130,9 +130,10 @@ class Downloader:
             )
 
     async def _fetch_rest(self, url: str, path: Path, at: int, on_bytes: OnBytes) -> bool:
-        """Append the data from offset `at` on; return False if the server has no such range.
+        """Append the data from offset `at` on, or replace the file if the server ignores ranges.
 
-        The file is then empty or removed, so that the next attempt begins at its beginning.
+        Return False if the server refuses the range or sends another one. The file is then empty or
+        removed, so that the next attempt downloads all of it.
 
         Raises:
             DownloadError: the server does not provide the file, or the file cannot be written.
@@ -164,6 +165,11 @@ class Downloader:
     def _get(self, url: str, headers: Mapping[str, str]) -> Any:
         if self._http is None:
             raise RuntimeError("use the Downloader in `async with`")
+        if urlsplit(url).scheme not in {"http", "https"}:
+            raise DownloadError(
+                "the address of the hub (HF_ENDPOINT) or of pip's index does not begin with "
+                "https:// or http://: correct it"
+            )
         proxy = self._routes.find_proxy(url)
         return self._http.get(
             url, headers=dict(headers), proxy=proxy.url, proxy_headers=proxy.headers
@@ -192,7 +198,7 @@ def write_piece(file: IO[bytes], piece: bytes, path: Path) -> None:
 
 
 def disk_error(path: Path, error: OSError) -> DownloadError:
-    """Return the error for a file that cannot be written; `is_disk_full` recognises its text."""
+    """Return the error for a file that cannot be written; see `is_disk_full` for a full disk."""
     remedies = {
         errno.ENOSPC: f"{_THE_DISK} of {path.parent} is full: free some space",
         errno.EDQUOT: f"{_THE_DISK} quota for {path.parent} is used up: free some space",
@@ -208,7 +214,7 @@ def disk_error(path: Path, error: OSError) -> DownloadError:
 
 
 def is_disk_full(message: str) -> bool:
-    """Return True if the message says that the disk takes no more, so other sources do not help."""
+    """Return True if the message of a `DownloadError` is about a full disk or a limit on files."""
     return message.startswith(_THE_DISK)
 
 
@@ -242,13 +248,13 @@ def _check_status(response: aiohttp.ClientResponse, url: str) -> None:
 
 
 def _is_file_size(response: aiohttp.ClientResponse, size: int) -> bool:
-    """Return True if the response, which refuses a range, states this size of the file."""
+    """Return True if a response that refuses a range states that the file has `size` bytes."""
     total = response.headers.get("Content-Range", "").rpartition("/")[2]
     return total.isdigit() and int(total) == size
 
 
 def _first_byte(response: aiohttp.ClientResponse) -> int:
-    """Return the offset of the response's first byte in the file; -1 if a part states none."""
+    """Return the offset of the response's first byte in the file; -1 if it cannot be read."""
     if response.status != HTTPStatus.PARTIAL_CONTENT:
         return 0
     range_match = _RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
@@ -269,5 +275,5 @@ def _connection_error(url: str, error: BaseException) -> DownloadError:
 
 
 def _host_name(url: str) -> str:
-    """Return only host and port, as an index's URL may contain a password."""
+    """Return only host and port, because an index's URL may contain a password."""
     return urlsplit(url).netloc.rpartition("@")[2]

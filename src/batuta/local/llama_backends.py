@@ -30,9 +30,9 @@ from batuta.local.catalogue import CONTEXT, KnownModel
 
 LOOPBACK = "127.0.0.1"
 LOAD_SECONDS = 300.0
-"""Seconds in which a `llama-server` must load its model, enough for a slow disk."""
+"""Seconds that a `llama-server` may take to load its model, enough for a slow disk."""
 PROMPT_CACHE_MIB = 256
-"""MiB of memory for cached prompts that were evicted from their slots."""
+"""MiB of memory of each model for cached prompts that were evicted from their slots."""
 PROGRAM = "llama-server"
 LIBRARY = "xllamacpp"
 
@@ -42,7 +42,7 @@ class ServingOptions:
     """Settings with which llama.cpp serves each model."""
 
     threads: int = 1
-    """Threads of each model; on two busy cores two threads would wait for each other."""
+    """Threads of each model; on busy cores several threads would wait for each other."""
     slots: int = 8
     """Concurrent calls of each model."""
     program: str = ""
@@ -56,7 +56,7 @@ def check_llama(program: str = "") -> None:
         program: the llama-server that must exist; empty: xllamacpp, or llama-server on PATH.
 
     Raises:
-        ConfigError: llama.cpp is not installed.
+        ConfigError: llama.cpp is not installed, or `program` does not exist.
     """
     if program and shutil.which(program) is None:
         raise ConfigError(f"there is no program {program}: --program must name a llama-server")
@@ -89,13 +89,15 @@ def check_memory(models: list[KnownModel], free: int | None = None) -> None:
 async def start_backend(
     name: str, path: Path, options: ServingOptions, stack: AsyncExitStack
 ) -> str:
-    """Start a llama.cpp server for a model file; closing `stack` stops the server.
+    """Start a llama.cpp server for a model file, and wait until the model is loaded.
+
+    Closing `stack` stops the server.
 
     Returns:
         The URL of the server, without a path.
 
     Raises:
-        ConfigError: llama.cpp is not installed, or cannot load the file in time.
+        ConfigError: llama.cpp is not installed, or does not load the file, or not in time.
     """
     check_llama(options.program)
     by_library = not options.program and find_spec(LIBRARY) is not None
@@ -143,8 +145,11 @@ async def _start_program(
     }
     command = [str(shutil.which(options.program or PROGRAM)), "--model", str(path), "--alias", name]
     command += ["--host", LOOPBACK, "--no-webui", "--no-warmup"]
-    command += [str(one) for pair in sizes.items() for one in pair]
-    process = await to_thread.run_sync(_open_program, command, output)
+    command += [str(part) for option in sizes.items() for part in option]
+    try:
+        process = await to_thread.run_sync(_open_program, command, output)
+    except OSError as error:
+        raise ConfigError(f"{command[0]} cannot be started: {error.strerror}") from None
     stack.callback(_end_process, process)
     address = f"http://{LOOPBACK}:{port}"
     async with aiohttp.ClientSession() as session:

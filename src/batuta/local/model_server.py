@@ -1,6 +1,6 @@
 """One address for several models: a request goes to the llama.cpp of the model that it names.
 
-A request that names none goes to the first model.
+A request that names no model goes to the first.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from batuta.local.llama_backends import LOOPBACK, ServingOptions, start_backend
 MAX_BODY = 32 << 20
 """Maximum bytes of a request."""
 _LAST_SECONDS = 1.0
-"""Seconds for which a server that shuts down waits for running responses."""
+"""Seconds that a server waits for running responses when it shuts down."""
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "content-encoding"}
-"""Headers on the connection and on how the body is sent, which are not passed on."""
+"""Headers about the connection and the form of the body, which are not passed on."""
 
 
 @asynccontextmanager
@@ -81,7 +81,7 @@ class _ModelRouter:
         self, files: Mapping[str, Path], options: ServingOptions, stack: AsyncExitStack
     ) -> None:
         self.session = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=None), auto_decompress=False
+            timeout=aiohttp.ClientTimeout(total=None), headers={"Accept-Encoding": "identity"}
         )
         self._files = files
         self._options = options
@@ -172,7 +172,7 @@ class _ModelRouter:
 
 
 async def _pass_answer(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
-    """Stream a response; if it breaks off, the client's connection is aborted too."""
+    """Stream a response to the client; if it breaks off, abort the client's connection too."""
     kept = {k: v for k, v in answer.headers.items() if k.lower() not in _HOP}
     reply = web.StreamResponse(status=answer.status, headers=kept)
     await reply.prepare(request)

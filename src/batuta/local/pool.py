@@ -1,4 +1,4 @@
-"""Workers for the models that were pulled to this machine."""
+"""Workers with the models that were pulled to this machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FREE = Price(input=Decimal(0), output=Decimal(0))
 
 
 def local_spec(name: str) -> WorkerSpec:
-    """Return a worker for a known model.
+    """Return a worker with a known model, free of charge; the model need not be pulled.
 
     Raises:
         ConfigError: the model is unknown.
@@ -57,15 +57,14 @@ def pulled_specs(
     here = [model for model in known if pulled_file(model, environ) is not None]
     missing = [model.name for model in known if model not in here]
     if missing and (names or not here):
-        names_to_pull = " ".join(missing)
         raise ConfigError(
-            f"these local models were not pulled yet: run batuta local pull {names_to_pull}"
+            f"these local models were not pulled yet: run batuta local pull {' '.join(missing)}"
         )
     return tuple(local_spec(model.name) for model in here)
 
 
 def add_pulled(found: Discovery, environ: Mapping[str, str] = os.environ) -> Discovery:
-    """Add the pulled models that no discovered server already serves."""
+    """Add the models in the user's cache that no discovered server serves, also to `unasked`."""
     served = {spec.worker.model for spec in found.specs}
     added = tuple(
         local_spec(model.name) for model in cached_models(environ) if model.name not in served

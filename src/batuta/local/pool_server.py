@@ -1,4 +1,4 @@
-"""Serves the local models of all pools in child processes that end with this process."""
+"""Serves the local models of all pools in child processes, which end when this process ends."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from batuta.local.llama_backends import check_llama, check_memory
 
 @final
 class PoolServer:
-    """`batuta local serve` in a child process, which the first call of a model starts.
+    """`batuta local serve` in a child process, which is started by the first call to a model.
 
-    A model that is added later, by a reload of the settings, is served by a further process, so
-    that the calls of the others are not interrupted.
+    A model that a reload of the settings adds later is served by another process, so that calls to
+    the other models are not interrupted.
     """
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
@@ -38,7 +38,7 @@ class PoolServer:
         self._served: dict[str, tuple[subprocess.Popen[bytes], str]] = {}
 
     def add_model(self, name: str) -> None:
-        """Add a model; a call that finds it without a process starts one.
+        """Add a model to those that the next process serves; nothing is started yet.
 
         Raises:
             ConfigError: the model is unknown or was not pulled, or llama.cpp is not installed.
@@ -54,12 +54,12 @@ class PoolServer:
         """Return the URL that serves the model, without a path; start a process if there is none.
 
         Raises:
-            ProviderUnreachableError: memory is short, or the process cannot be started.
+            ProviderUnreachableError: there is too little memory, or the process does not start.
         """
         return await to_thread.run_sync(self._find_or_start, name)
 
     async def close(self) -> None:
-        """End the processes; the next call starts one again."""
+        """End the processes; a later call starts a new one."""
         processes = {id(process): process for process, _ in self._served.values()}.values()
         self._served.clear()
         for process in processes:
@@ -114,7 +114,7 @@ class PoolServer:
 
 @final
 class LocalClient:
-    """The client of a worker with a model of this machine; the first call starts the server."""
+    """The client of a worker with a local model; its first call starts the server if needed."""
 
     def __init__(
         self, spec: WorkerSpec, http: HttpTransport, health: WorkerHealth | None, server: PoolServer
@@ -143,7 +143,7 @@ class LocalClient:
         """Return the model's reply.
 
         Raises:
-            ClientError: the call failed, or the server cannot be started.
+            ClientError: the call failed, or the server could not be started.
         """
         address = await self._server.find_address(self._spec.worker.model)
         if self._opened[0] != address:

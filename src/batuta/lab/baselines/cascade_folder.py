@@ -26,7 +26,7 @@ _ARRAY_FIELDS = ("weights_kf", "onward_kg")
 
 
 def save_cascade(cascade: Cascade, folder: Path) -> None:
-    """Write the cascade and its selector into the folder, which is made if it does not exist.
+    """Write the cascade and its selector into the folder, which is created if it does not exist.
 
     `checker`, `executed` and `extract` are not stored.
 
@@ -56,7 +56,7 @@ def save_cascade(cascade: Cascade, folder: Path) -> None:
 
 
 def open_cascade(folder: Path) -> Cascade:
-    """Open the cascade in that folder, with the default `executed` and `extract`, and no checker.
+    """Open the cascade in the folder, with the default `executed` and `extract` and no checker.
 
     Raises:
         ConfigError: the folder has no usable cascade and selector, or they were not trained

@@ -4,8 +4,8 @@ A server calls `fit_cascade` when the first question to `baseline/cascade` arriv
 started with the folder of a fitted cascade.
 
 A question is familiar if it is close to a training question, else strange. Each kind has its own
-posterior. Strange questions are simulated by leaving out whole families. Half of the questions fits
-a posterior that the other half measures, and the reverse.
+posterior. Strange questions are simulated by leaving out whole families. The questions are divided
+into halves; what is fitted on one half is measured on the other.
 
 Axes: n questions, m workers, k draws, s samples.
 """
@@ -45,21 +45,21 @@ from batuta.lab.learners.selector_training import (
 from batuta.lab.learners.simulated_draws import simulate_draws
 
 PRICES = (0.02, 0.01, 0.005, 0.002, 0.001, 0.0005)
-"""Prices of a call of average cost, in credit, to choose from; the highest first."""
+"""Prices to choose from, of a call of average cost, in credit; the highest first."""
 _DEFAULT_PRICE = 0.002
 """The price if there are too few labels to choose one."""
 _PRICE_TOLERANCE = 0.25
-"""Standard errors by which a higher price may earn less than the best one."""
+"""Standard errors by which a higher price may earn less than the best price."""
 _REPEAT_PENALTIES = (0.0, 0.02, 0.1, 1.0)
-"""Penalties for calling a worker again. With the first penalty the best worker is called again and
-again; with the last, all workers are called once before any worker is called again."""
+"""Penalties for calling a worker again. With the first, the best worker is called as often as
+possible; with the last, every worker is called once before any is called again."""
 _COST_PENALTIES = (0.0, 0.05, 0.2, 1.0)
-"""Penalties for the cost of a worker's call, as a multiple of the average call. With the last
-penalty the cheapest worker comes first."""
+"""Penalties for a call's cost, as a multiple of the average call. With the last, the cheapest
+worker comes first."""
 _FREE = PosteriorForm(named=False, agreement_penalty=30.0)
 _FIRM = PosteriorForm(named=False, agreement_penalty=1000.0)
 _NAMED = PosteriorForm(named=True, agreement_penalty=30.0)
-"""The forms of the posterior that are tried; only the last learns weights of single workers."""
+"""The forms of the posterior that are tried; only `_NAMED` learns weights of single workers."""
 _MARGINS = (0.0, 0.05, 0.15)
 """The margins of the posterior that are tried."""
 _MARGIN_TOLERANCE = 0.0015
@@ -75,7 +75,7 @@ Integers = NDArray[np.signedinteger[Any]]
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _Lesson:
-    """Training questions with predictions made before any answer, and their held-out halves."""
+    """Training questions with their halves, and with predictions made before any answer."""
 
     history: History
     expected_nm: Floats
@@ -127,10 +127,9 @@ def fit_cascade(
     """Fit a cascade to the history.
 
     `price` is the price of a call of average cost, in credit; None chooses it on the history's
-    scores, or takes 0 if the recipe has a price of dollars. `calls` is the maximum number of
-    answers to a question; None for `most_calls`. A `selector` must be fitted to this very history.
-    The rates of the `checker` are not fitted here. `prior` replaces the shipped weights of
-    agreement.
+    scores, or takes 0 if the recipe has a price of dollars. `calls` is the maximum number of calls
+    for a question; None for `most_calls`. A `selector` must be fitted to this very history. The
+    rates of the `checker` are not fitted here. `prior` replaces the shipped weights of agreement.
 
     Raises:
         SourceError: the history has no answers or too few questions, or it lacks costs that a price
@@ -173,7 +172,7 @@ def fit_cascade(
 
 
 def mean_usd_m(history: History, *, needed: bool = False) -> Floats | None:
-    """Return the mean dollars of a call of each worker, (m,); None if a worker's are unknown.
+    """Return each worker's mean dollars per call, (m,); None if a worker's are unknown.
 
     Raises:
         SourceError: a worker's dollars are unknown, and they are `needed`.
@@ -201,7 +200,7 @@ def _calls_worth_m(history: History) -> Floats:
 def _make_lessons(
     history: History, selector: Selector, seed: int, calls: int
 ) -> tuple[_Lesson | None, _Lesson]:
-    """Return the lesson of familiar questions, or None if they are too few, and of strange ones."""
+    """Return the lessons of familiar and strange questions; None if too few are familiar."""
     rng = np.random.Generator(np.random.PCG64(seed))
     values, samples = selector.values, history.samples
     assert samples is not None  # noqa: S101 - fit_cascade refused it
@@ -250,7 +249,7 @@ def _sample_questions(lesson: _Lesson, seed: int) -> _Lesson:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _Attempt:
-    """A way of drawing and weighting answers, with its probabilities on held-out questions."""
+    """An order of draws and a form of the posterior, with probabilities on held-out questions."""
 
     lesson: _Lesson
     drawn: TrainingDraws
@@ -258,7 +257,7 @@ class _Attempt:
     prior: AgreementPrior
     probabilities: tuple[Floats, ...]
 
-    def priced(self, cost_m: Floats, margin: float = 0.0) -> tuple[Floats, HeldOutCredit]:
+    def fit_stopping(self, cost_m: Floats, margin: float = 0.0) -> tuple[Floats, HeldOutCredit]:
         """Return the stopping rule at these costs, and its credit on held-out questions."""
         draws = replace(self.drawn.draws, cost_m=cost_m)
         drawn = TrainingDraws(draws, self.drawn.credit_nk, self.drawn.order)
@@ -289,7 +288,8 @@ def _choose_price(attempts: Sequence[_Attempt]) -> float:
         return _DEFAULT_PRICE
     tried = {
         price: max(
-            (one.priced(price * worth_m)[1] for one in attempts), key=lambda found: found.value
+            (one.fit_stopping(price * worth_m)[1] for one in attempts),
+            key=lambda found: found.value,
         )
         for price in PRICES
     }
@@ -314,13 +314,15 @@ def _fit_posterior(
 
     For strange questions the widest of about equally good margins is chosen, so that the best
     worker is rarely overruled. The best worker answers alone if the cascade earns clearly less than
-    that, or, for strange questions, if it does not win on whole families.
+    that worker, or, for strange questions, if the cascade does not win on whole families.
     """
-    first = max(attempts, key=lambda one: one.priced(cost_m)[1].value)
+    first = max(attempts, key=lambda one: one.fit_stopping(cost_m)[1].value)
     order, prior = first.drawn.order, first.prior
     ways = [first, *(_make_attempt(first.lesson, order, form, prior) for form in forms)]
     tried = [
-        (one.priced(cost_m, margin)[1].value, one, margin) for one in ways for margin in _MARGINS
+        (one.fit_stopping(cost_m, margin)[1].value, one, margin)
+        for one in ways
+        for margin in _MARGINS
     ]
     most = max(value for value, _, _ in tried)
     candidates = [
@@ -328,7 +330,7 @@ def _fit_posterior(
     ]
     _, way, margin = max(candidates, key=lambda found: (0 if is_familiar else found[2], found[0]))
     whole = way if way.lesson is lesson else _make_attempt(lesson, order, way.form, prior)
-    onward_kg, found = whole.priced(cost_m, margin)
+    onward_kg, found = whole.fit_stopping(cost_m, margin)
     best_only = DrawOrder(again=_REPEAT_PENALTIES[-1])
     best = whole.lesson.draw(best_only, cost_m)
     earned_n = found.earned_n - best.credit_nk[:, 0]

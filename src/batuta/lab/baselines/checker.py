@@ -1,7 +1,7 @@
 """A checker: a worker that reads an answer and says whether it is correct.
 
-The verdict of a checker is evidence. By Bayes' rule, it updates the probability that the answer is
-correct, from the rates at which the checker accepts correct answers and rejects wrong answers.
+Its verdict updates the probability that the answer is correct, by Bayes' rule, with the rates at
+which the checker accepts correct answers and rejects wrong answers.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class Checker:
     """The worker that checks, and its rates."""
 
     worker: WorkerId | None = None
-    """The worker's id; None for the worker whose description recommends it most for checking."""
+    """None for the worker whose description recommends it most for checking."""
     pass_rate: float = 0.9
-    """The probability that it judges a correct answer correct."""
+    """The probability of judging a correct answer correct."""
     catch_rate: float = 0.7
-    """The probability that it judges a wrong answer wrong."""
+    """The probability of judging a wrong answer wrong."""
 
     def __post_init__(self) -> None:
         if not 0 < 1 - self.catch_rate < self.pass_rate < 1:
@@ -55,17 +55,16 @@ class Checker:
 
 
 EXECUTED_TESTS = Checker(pass_rate=0.98, catch_rate=0.6)
-"""The prior rates of the tests in a question's text, which serve as a checker without a worker:
-correct answers nearly always pass, and more than half of the wrong answers fail."""
+"""The assumed rates of the tests in a question's text, which are a checker without a worker."""
 
 _BELIEVED_CHECKS = 4.0
-"""The weight of each prior rate of a checker, as a pseudo-count of checks."""
+"""The weight of each assumed rate of a checker, as a number of checks."""
 _LEAST_INFORMATION = 0.15
-"""The amount by which the sum of both rates must exceed 1, so that a check is worth its call."""
+"""The amount by which the sum of both rates must exceed 1 for a check to be worth its call."""
 
 
 def fit_checker(checker: Checker, verdicts: Sequence[tuple[bool, bool]]) -> Checker | None:
-    """Return the checker with the rates that its verdicts show; None if they are uninformative.
+    """Return the checker with rates updated by its verdicts; None if these are uninformative.
 
     `verdicts` has for each check whether the answer was correct, and whether it was judged correct.
     """
@@ -83,5 +82,5 @@ def _shrunk_share(found: Sequence[bool], believed: float) -> float:
 
 
 def is_check(step: Step) -> bool:
-    """Return whether the step is one that `Checker.check_step` makes."""
+    """Return whether `Checker.check_step` made the step."""
     return step.previous and step.subtask == FEEDBACK

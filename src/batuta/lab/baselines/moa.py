@@ -13,7 +13,7 @@ Deviations
 - The answers are in the user's message, between tags and in order, with the question and a subtask
   of our wording; in the paper they are a numbered list in the system prompt.
 - The system prompt is added when the request is sent, so a trace shows the request without it.
-- A worker has one temperature in a run, so an aggregator that also proposes has 0.7 in both.
+- A worker has one temperature in a run, so an aggregator that also proposes has 0.7 in both roles.
 - The proposers are the pool's best P workers, repeated in a smaller pool. The aggregator is the
   worker whose description recommends it most for comparing and long context; the paper chose it by
   trial.
@@ -66,7 +66,7 @@ SYNTHESIZE = (
 
 @dataclass(frozen=True, slots=True)
 class MixtureOfAgents:
-    """The conductor that writes the layers as a workflow."""
+    """The conductor that plans the layers as one workflow."""
 
     layers: int = 3
     """The number L of layers, the aggregator's included."""
@@ -102,7 +102,7 @@ class MixtureOfAgents:
         return Plan(self.layered_workflow(context.pool))
 
     def layered_workflow(self, pool: Pool) -> Workflow:
-        """Return the layers over that pool."""
+        """Return the layers as a workflow of the pool's workers."""
         ranked = [worker.id for worker in pool.ranked()]
         team = [ranked[index % len(ranked)] for index in range(self.proposers)]
         steps = [Step(subtask="", worker=worker) for worker in team]

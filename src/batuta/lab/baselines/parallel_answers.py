@@ -1,4 +1,4 @@
-"""Runs workflows of several independent answers to the bare question."""
+"""Runs workflows whose steps answer the bare question independently."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from batuta.engine.solver import SolverContext, run_conductor
 
 
 def build_parallel_workflow(workers: Sequence[WorkerId]) -> Workflow:
-    """Return a workflow with one step for each entry of `workers`, which answers the bare question.
+    """Return a workflow in which each entry of `workers` answers the bare question in its own step.
 
     A worker may be named several times; the engine gives every step another seed.
     """

@@ -1,7 +1,7 @@
-"""An upper bound, not a method: the gain possible by choosing well among samples.
+"""An upper bound, not a method: the accuracy of always choosing a correct sample if there is one.
 
 `PassAtK` draws k samples of the best worker, and a question counts as solved if any sample is
-correct: pass@k of Chen et al., "Evaluating Large Language Models Trained on Code" (arXiv
+correct. This is pass@k of Chen et al., "Evaluating Large Language Models Trained on Code" (arXiv
 2107.03374), section 2.1, with n = k, where the unbiased estimator is the plain share. The
 evaluation grades all replies of the run; the run's own answer is the last reply.
 """

@@ -5,9 +5,9 @@ The tutorials of LangChain and LangGraph build graphs of this kind. The roles fo
 Nothing is fitted, and nothing depends on the question.
 
 An engineer who knows the workers' descriptions and measured accuracy would assign the roles in the
-same way. The worker whose description recommends it most for planning plans. The best single worker
-solves and answers. Among the other workers, the one recommended most for checking verifies and
-repairs; the best single worker does so if it is alone.
+same way. The planner is the worker whose description recommends it most for planning. The best
+single worker solves and answers. Among the other workers, the one recommended most for checking
+verifies and repairs; the best single worker does so if it is alone.
 """
 
 from __future__ import annotations

@@ -61,15 +61,15 @@ class Baseline:
     fit_chooser: FitMethod[Solver] | None = None
     """Fits the solver of a method that chooses among answers."""
     number: int = 0
-    """The default number at the end of its name; 0 if it takes none."""
+    """The default number at the end of the name; 0 if the name takes no number."""
     reads_replies: bool = False
-    """Whether its workers read other workers' replies, which a record of answers does not have."""
+    """True if workers read other workers' replies, which a record of answers does not have."""
     embeds_replies: bool = False
-    """Whether it compares whole replies, where a record has only answers."""
+    """True if the method compares answers by embeddings, and not for equality."""
 
     @property
     def default_name(self) -> str:
-        """The name, with its default number if it takes one."""
+        """The name, with the default number if the name takes one."""
         return f"{self.name}{self.number}" if self.number else self.name
 
 

@@ -1,7 +1,7 @@
 """Chooses the worker for a role by the workers' descriptions.
 
 A role goes to the worker whose description recommends it most for that role; ties are broken by
-strength. An engineer who sets up a pipeline would choose in the same way.
+strength.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _CLAUSE = re.compile(r"[;.]")
 def best_worker_for_role(pool: Pool, role: str, exclude: WorkerId | None = None) -> WorkerId:
     """Return the worker whose description recommends it most for the role.
 
-    `role` is a regular expression of words that name the role. The worker `exclude` is chosen only
-    if there is no other.
+    `role` is a regular expression of words that name the role, such as `CHECKING`. The worker
+    `exclude` is chosen only if there is no other.
     """
     named = re.compile(rf"\b(?:{role})\b", re.IGNORECASE)
     others = [worker for worker in pool.ranked() if worker.id != exclude]

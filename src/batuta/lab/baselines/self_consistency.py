@@ -1,4 +1,4 @@
-"""Self-consistency@k: k samples of the best worker, of which the most common answer is taken.
+"""Self-consistency@k: the most common answer of k samples of the best worker.
 
 The method is that of Wang et al., "Self-Consistency Improves Chain of Thought Reasoning in Language
 Models" (arXiv 2203.11171), section 2: k reasoning paths are sampled, and a majority vote over their
@@ -6,7 +6,7 @@ answers marginalises them out.
 
 Deviations
 - The worker gets the bare question, without chain-of-thought examples.
-- The vote is unweighted (in table 1 of the paper, weights by probability are not better); the first
+- The vote is unweighted: in table 1 of the paper, weights by probability are not better. The first
   answer wins a tie.
 - The temperature is 0.7 for every worker; in the paper it is 0.5 or 0.7, depending on the model.
 
@@ -40,6 +40,6 @@ class SelfConsistency:
         return f"self-consistency@{self.calls}"
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """Make k calls concurrently, and return the most common answer."""
+        """Make k calls concurrently, and return the first reply with the most common answer."""
         run = await sample_best_worker(self.name, question, context, seed, samples=self.calls)
         return with_final_reply(run, majority_reply(round_replies(run).values()))

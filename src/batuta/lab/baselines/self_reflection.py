@@ -1,8 +1,8 @@
 """Self-reflection: one worker drafts, criticises and revises its own solution.
 
-Madaan et al., "Self-Refine: Iterative Refinement with Self-Feedback" (arXiv 2303.17651), algorithm
-1, in the form of the Conductor paper's baseline (arXiv 2512.04388): at most five turns of the same
-worker at temperature 0.7, which end as soon as the feedback finds nothing wrong.
+The method is algorithm 1 of Madaan et al., "Self-Refine: Iterative Refinement with Self-Feedback"
+(arXiv 2303.17651), in the form of the Conductor paper's baseline (arXiv 2512.04388): at most five
+turns of the same worker at temperature 0.7, which end as soon as the feedback finds nothing wrong.
 
 Deviations
 - A turn is a call: draft, feedback, revision, feedback, revision. A revision sees only the last
@@ -11,7 +11,7 @@ Deviations
   cannot be read, the solution is revised.
 - The engine's prompt asks the last step of every round, even the feedback, for the final answer;
   the answer returned is still the last draft or revision, never the feedback.
-- No tests are executed, as Reflexion (arXiv 2303.11366) does for code.
+- No tests are executed; Reflexion (arXiv 2303.11366) executes tests for code.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _SAYS_RIGHT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _ReflectionConductor:
-    """Writes the best worker's turns, two per round, until the feedback finds nothing wrong."""
+    """Plans the best worker's turns, two per round, until the feedback finds nothing wrong."""
 
     name: str
     turns: int
@@ -62,7 +62,8 @@ class _ReflectionConductor:
     ) -> Decision:
         """Plan a solution and its feedback, or only a solution if one turn remains.
 
-        Accept the answer if no turn remains, or if the last feedback found nothing wrong.
+        Accept the answer if no turn remains, the last feedback found nothing wrong, or a call of
+        the last round failed.
         """
         left = self.turns - sum(len(round_.steps) for round_ in context.previous)
         if not left or (context.previous and _is_finished(context)):

@@ -6,7 +6,7 @@ Methods that learn are fitted to a history of outcomes when the first question a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -47,11 +47,11 @@ _Method = TypeVar("_Method")
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedBaselines:
-    """Baselines that are fitted to outcomes of a pool's workers, and the cascade of a folder.
+    """Baselines that are fitted to outcomes of a pool's workers, and a cascade fitted before.
 
     Raises:
         ConfigError: the history has fewer than three of the pool's workers, the cascade was fitted
-            to none of them, the checker is not in the pool, or there is no cascade to check.
+            to none of them, or there is a checker that is not in the pool or has no cascade.
     """
 
     pool: Pool
@@ -79,17 +79,20 @@ class ServedBaselines:
         if self.checker is not None and CASCADE not in self.names:
             raise ConfigError(
                 f"the checker {self.checker} needs baseline/{CASCADE}, which is fitted to "
-                "outcomes with their answers: start the server with --history FILE, or with "
-                "--cascade FOLDER of a fitted one"
+                "outcomes with their answers: start the server with --history FILE, or with a "
+                "fitted cascade: --cascade FOLDER"
             )
 
     @property
     def names(self) -> tuple[str, ...]:
         """The methods that can be opened."""
-        return tuple(self._find_names())
+        history = self.history
+        learned = [] if history is None else [row.name for row in BASELINES if row.build is None]
+        has_answers = history is not None and history.samples is not None
+        return (*learned, CASCADE) if self.cascade is not None or has_answers else tuple(learned)
 
     def open(self, name: str) -> Solver:
-        """Open one of the `names`; a method not fitted yet is fitted when it first answers."""
+        """Open one of the `names`; an unfitted method is fitted when it first answers."""
         checker = self._find_checker()
         if name == CASCADE and self.cascade is not None:
             return replace(self.cascade, checker=checker)
@@ -99,13 +102,6 @@ class ServedBaselines:
         if name == CASCADE:
             return _lazy_cascade(own_history, checker)
         return _learning_solver(next(row for row in BASELINES if row.name == name), own_history)
-
-    def _find_names(self) -> Iterator[str]:
-        if self.history is not None:
-            yield from (row.name for row in BASELINES if row.build is None)
-        answered = self.history is not None and self.history.samples is not None
-        if self.cascade is not None or answered:
-            yield CASCADE
 
     def _find_checker(self) -> Checker | None:
         if self.checker is None:
@@ -136,7 +132,7 @@ def open_learned(
 
 
 def open_baseline(name: str) -> Solver:
-    """Open a baseline that needs no fitting, by its name with the default number."""
+    """Open a baseline that needs no fitting, by its `default_name`."""
     row = next(row for row in BASELINES if row.default_name == name)
     assert row.build is not None  # noqa: S101 - the entry points name those that are built
     return row.build(row.number)

@@ -19,7 +19,7 @@ class SingleWorker:
     """Asks a single worker."""
 
     worker: WorkerId | None = None
-    """None for the pool's best worker."""
+    """None: the pool's best worker."""
     calls: int = 1
 
     @property
@@ -28,7 +28,7 @@ class SingleWorker:
         return f"single/{self.worker or 'best'}"
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """Make one call.
+        """Ask the worker the unchanged question, in one call.
 
         Raises:
             ValueError: the worker is not in the context's pool.

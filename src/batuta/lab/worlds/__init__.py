@@ -1,8 +1,8 @@
 """The embedded rehearsal: a small simulated world that runs offline.
 
-The rehearsal has questions with known answers (`draw_tasks`, `grade_answer`), seven workers that
-compute and make errors at set rates (`rehearsal_pool`, `rehearsal_clients`), and a hand-written
-conductor (`HandWrittenClient`).
+It has questions with known answers (`draw_tasks`, `grade_answer`), seven workers that compute and
+make errors at set rates (`rehearsal_pool`, `rehearsal_clients`), and a hand-written conductor
+(`HandWrittenClient`).
 """
 
 from batuta.lab.worlds.client import OUT_OF_SCOPE_REPLY, RehearsalClient

@@ -1,4 +1,4 @@
-"""A simulated worker of the rehearsal, as a Client that parses its prompt and writes a reply."""
+"""A simulated worker of the rehearsal: a Client that parses its prompt and writes a reply."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def make_reply(request: Request, text: str, finish: Finish, *, price: Price, mod
 
 
 def model_name(profile: WorkerProfile) -> str:
-    """Return the model name that a worker's replies report."""
+    """Return the name that the worker's replies report as their model."""
     return f"rehearsal/{profile.name}"
 
 
@@ -169,7 +169,7 @@ def _write_decision(worker: WorkerModel) -> str:
 
 
 def _write_final_answer(worker: WorkerModel) -> str:
-    answers = [sheet.answer for sheet in worker.prompt.replies if sheet.answer is not None]
+    answers = [reply.answer for reply in worker.prompt.replies if reply.answer is not None]
     return f"Answer: {answers[-1]}" if answers else _write_solution(worker)
 
 
@@ -184,11 +184,11 @@ _REPLY_WRITERS = {
 
 
 def _has_working(prompt: ParsedPrompt) -> bool:
-    return any(sheet.steps or sheet.answer for sheet in prompt.replies)
+    return any(reply.steps or reply.answer for reply in prompt.replies)
 
 
 def format_solution(work: WorkedSolution) -> str:
-    """Return a solution as text: one line per step, and the answer."""
+    """Return a solution as text: a line for each step, and the answer."""
     lines = [
         f"Step {n}, {line.what}: {line.before} -> {line.after}{' (a guess)' if line.guess else ''}"
         for n, line in enumerate(work.lines, 1)

@@ -1,7 +1,4 @@
-"""Common parts of pools with workers that are drawn from a seed.
-
-Such a pool is named `WORLD[:SEED[:COUNT]]`.
-"""
+"""Common parts of pools whose workers are drawn from a seed, named `WORLD[:SEED[:COUNT]]`."""
 
 from __future__ import annotations
 
@@ -15,14 +12,14 @@ MOST_WORKERS = 2000
 MOST_DIGITS = 18
 """Maximum digits of a seed or count; Python does not parse numbers of thousands of digits."""
 CARD_QUESTIONS = 30
-"""Number of questions of each family behind a card's figures."""
+"""Number of questions of each family on which a card's figures are measured."""
 CARD_SEED = 8_500_000
 """Seed of the cards' questions, which neither training nor tests draw."""
 _ONSETS, _VOWELS = "bdfgklmnprstvz", "aeiou"
 
 
 def parse_drawn_source(source: str) -> tuple[int, int] | None:
-    """Return the seed and the number of workers, by default 1 and 7; None if invalid."""
+    """Return the seed and the number of workers, by default 1 and 7; None if malformed."""
     _, *parts = source.split(":")
     if len(parts) > 2 or not all(part.isdecimal() and part.isascii() for part in parts):  # noqa: PLR2004
         return None
@@ -38,7 +35,7 @@ def draw_name(rng: random.Random) -> str:
 
 
 def draw_named(rng: random.Random, count: int, draw: Callable[[str], _Drawn]) -> tuple[_Drawn, ...]:
-    """Return `count` workers with different names, drawn one after another by `draw`."""
+    """Return `count` workers with different names, which `draw` draws one after another."""
     found: dict[str, _Drawn] = {}
     while len(found) < count:
         name = draw_name(rng)

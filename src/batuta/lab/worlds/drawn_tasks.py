@@ -15,7 +15,7 @@ TEST_SEED = 7_000_000
 CALIBRATION_SEED = 8_000_000
 """Added to the seed of calibration questions."""
 OVERDRAW_FACTOR = 2
-"""Questions drawn for each requested one, as some are drawn twice."""
+"""Questions drawn for each requested question, because some are drawn twice."""
 _LEVELS_PATTERN = re.compile(r"([1-6])-([1-6])")
 
 
@@ -33,8 +33,8 @@ class DrawTasks(Protocol):
     ) -> Sequence[Task]:
         """Return `n` questions of a family; None: of the training families in turn.
 
-        Equal seeds give equal questions. With `held_out` the wordings are never used in training.
-        `difficulty` is 1 to 6; None: a random one for each question.
+        Equal seeds give equal questions. With `held_out` the wordings are those that training never
+        uses. `difficulty` is 1 to 6; None: random for each question.
         """
         ...
 
@@ -48,21 +48,21 @@ class DrawnTasks:
     trainable: Sequence[str]
     """Families for training."""
     level_example: str
-    """An example of a family with difficulties, for the error message."""
+    """A family with difficulties, as the example in an error message."""
     draw: DrawTasks
     """The world's function that draws questions."""
 
     def _calibration_family(self, family: str | None) -> str | None:
-        """Return the family of the calibration questions for a family; None: all families."""
+        """Return the family to calibrate on for questions of `family`; None: training families."""
         return family
 
     def draw_test(
         self, parts: Sequence[str], limit: int, calibration: int, seed: int
     ) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
-        """Return test questions and calibration questions, all different.
+        """Return at most `limit` test and `calibration` calibration questions, all different.
 
-        Neither are drawn for training. `parts` may be a family, and `held-out` for wordings that
-        training never uses. There are at most `limit` test and `calibration` calibration questions.
+        Training draws none of these. `parts` may be a family, and `held-out` for wordings that
+        training never uses.
 
         Raises:
             ConfigError: there is no such family.

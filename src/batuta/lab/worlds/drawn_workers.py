@@ -1,7 +1,7 @@
 """Workers of world 1 drawn from a seed, each trait independently from world 1's seven workers.
 
-design/0017-drawn-workers.md explains the design. The rules and tables of world 1 are unchanged: the
-drawn workers are additional ones, and each has a card with measured skills.
+design/0017-drawn-workers.md explains the design. The rules and tables of world 1 are unchanged.
+Each drawn worker has a card with measured skills.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from batuta.lab.worlds.worker_model import WorkedSolution, WorkedStep, WorkerMod
 
 _FAMILIES = (*TRAINING_FAMILIES, HELD_OUT_FAMILY)
 _REFUSED = tuple(dict.fromkeys(kind for profile in PROFILES for kind in profile.refuses))
-"""The kinds of instructions that some worker does not always understand."""
+"""The kinds of instructions that at least one worker does not always understand."""
 _Trait = TypeVar("_Trait")
 
 
@@ -95,7 +95,7 @@ def draw_profiles(seed: int, count: int) -> tuple[WorkerProfile, ...]:
 
 
 def _measure_worker(profile: WorkerProfile) -> Worker:
-    """Return the worker with its card: its accuracy on questions that it really answered."""
+    """Return the worker with a card of its accuracy on questions that it answers here."""
     skills = tuple(
         Skill(
             family=family,
@@ -157,7 +157,7 @@ def _plans_correctly(profile: WorkerProfile, task: Task) -> bool:
 
 
 def _check_facts(profile: WorkerProfile, task: Task) -> list[bool]:
-    """Return, for each fact that the question needs, whether the worker states it correctly."""
+    """Return whether the worker states each fact that the question needs correctly."""
     stated = parse_reply(_ask_worker(profile, task, "Look up the facts.")).facts
     value: StepValue | None = _read_task(task).start
     found: list[bool] = []

@@ -42,7 +42,7 @@ CALCULATIONS = tuple(kind.name for kind in _ARITHMETIC_STEPS)
 """The kinds of arithmetic steps."""
 
 LARGEST_NUMBER = 100_000
-"""Maximum intermediate number in a question."""
+"""Maximum absolute value of a number in the working of a question."""
 
 
 def _draw_arithmetic(rng: Random, difficulty: int) -> Problem | None:
@@ -51,7 +51,7 @@ def _draw_arithmetic(rng: Random, difficulty: int) -> Problem | None:
 
 
 def keep_if_bounded(problem: Problem) -> Problem | None:
-    """Return the problem if its numbers do not exceed `LARGEST_NUMBER`, else None."""
+    """Return the problem if all steps can be applied and no number is too large, else None."""
     for length in range(1, len(problem.ops) + 1):
         value = solve_problem(Problem(problem.family, problem.start, problem.ops[:length]))
         if not isinstance(value, int | str) or (
@@ -153,7 +153,7 @@ UNIT_LADDERS = (
     ("metres", ("kilometres",), ("kilometres more", "metres more", "metres less", "legs")),
     ("grams", ("kilograms", "tonnes"), ("kilograms more", "grams more", "grams less", "legs")),
 )
-"""Each base unit, the units in which questions start, and the steps on amounts of the base unit."""
+"""Each base unit, the units in which questions start, and the steps on amounts in the base unit."""
 
 
 def _draw_calendar(rng: Random, difficulty: int) -> Problem:

@@ -1,4 +1,4 @@
-"""Renders problems as questions and parses them; each family's last two styles are held out."""
+"""Renders problems as questions, and parses questions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from batuta.lab.worlds.problem import (
 from batuta.lab.worlds.words import WORDS
 
 HELD_OUT_STYLES = 2
-"""Number of each family's last styles, which are held out; the other styles are for training."""
+"""Number of styles at the end of each family's list that are held out from training."""
 
 
 class StepLayout(StrEnum):
@@ -50,7 +50,7 @@ class QuestionStyle:
     """A wording of a family's questions."""
 
     template: str
-    """The wording, with `{start}` and, unless every step is nested in the start, `{steps}`."""
+    """The wording, with `{start}`, and with `{steps}` unless all steps are nested in the start."""
     layout: StepLayout = StepLayout.SENTENCES
     nesting: HopNesting | None = None
 
@@ -61,7 +61,7 @@ class QuestionFamily:
 
     name: str
     skill: str
-    """The skill that most steps of its questions need."""
+    """The skill that most steps of the family's questions need."""
     draw: Callable[[Random, int], Problem | None]
     """Returns a random problem of that difficulty, or None to draw again."""
     read_start: Callable[[str], StepValue | None]
@@ -95,9 +95,9 @@ def question_families() -> Mapping[str, QuestionFamily]:
 
 
 def render_question(problem: Problem, style: int, wording: Sequence[int] = ()) -> str:
-    """Return the question in the family's style of that index.
+    """Return the problem as a question in the style of index `style`.
 
-    `wording` is the index of each step's phrase; empty: the canonical phrases.
+    `wording` has the index of each step's phrase; empty: the canonical phrases.
     """
     chosen = _FAMILIES[problem.family].styles[style]
     start, phrased = format_value(problem.start), 0
@@ -210,7 +210,7 @@ def _split_clauses(text: str, layout: StepLayout) -> list[str]:
 
 
 def draw_steps(rng: Random, names: Sequence[str], length: int) -> tuple[ProblemStep, ...]:
-    """Return `length` random steps of the named kinds; neighbours are of different kinds."""
+    """Return `length` random steps of the named kinds, no two in a row of the same kind."""
     ops: list[ProblemStep] = []
     while len(ops) < length:
         op = step_kinds()[rng.choice(names)].draw(rng)

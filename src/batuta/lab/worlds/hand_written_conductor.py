@@ -1,7 +1,7 @@
-"""A hand-written conductor in the form of a model: it reads the prompt and writes the lists.
+"""A hand-written conductor: a `Client` that reads a conductor's prompt and writes the lists.
 
-The conductor is not a trained policy but follows the fixed rules below. As a `Client` it is used
-with the same prompt, parser and engine as every other conductor.
+It follows the fixed rules below and is not trained. Prompt, parser and engine are those of every
+other conductor.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from batuta.language.prompt import CLOSING, FORM
 from batuta.usage import usage_cost
 
 PRICE = Price(input=Decimal("0.02"), output=Decimal("0.08"))
-"""Dollars per million tokens of the hand-written conductor, nearly nothing."""
+"""Dollars per million tokens of the hand-written conductor."""
 CONDUCTOR_WORKER = Worker(id=WorkerId("hand-written"), model="hand-written", price=PRICE)
-"""The hand-written conductor's model; the cost of a call is reserved by its price."""
+"""The hand-written conductor's model, by whose price the cost of a call is reserved."""
 
 SOLVE = "Solve the question step by step and give the final answer."
 PLAN = "Plan the solution: list the steps in order. Do not solve it."
@@ -65,7 +65,7 @@ class ConductorPrompt:
     """The descriptions of the workers, by number."""
     max_steps: int
     answers: tuple[str, ...] | None
-    """Answers of the previous round's steps; None in the first round."""
+    """The answers of the previous round's steps; None in the first round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ _UNRATED_LEVEL = 0.8
 
 
 def topic_merit(description: str, topic: str) -> float:
-    """Return how good a worker is at the topic by its description, from 0 to 1."""
+    """Return how good the description calls the worker at the topic, from 0 to 1."""
     pattern = re.compile(rf"\b(?:{_TOPICS[topic]})\b", re.IGNORECASE)
     best = None
     for clause in re.split(r"[;.]", description):
@@ -148,9 +148,9 @@ def compose_workflow(prompt: ConductorPrompt) -> tuple[DraftedStep, ...]:
     if prompt.answers is not None:
         return _correction_steps(prompt, problem)
     compose = _steps_with_facts if _count_hops(problem) else _steps_without_facts
-    moves = compose(prompt, problem)
-    if len(moves) <= prompt.max_steps:
-        return moves
+    steps = compose(prompt, problem)
+    if len(steps) <= prompt.max_steps:
+        return steps
     return (DraftedStep(_rank_for_problem(prompt, problem)[0], SOLVE),)
 
 
@@ -166,7 +166,7 @@ _EASY, _MEDIUM = 2, 4
 
 
 def _steps_without_facts(prompt: ConductorPrompt, problem: Problem) -> tuple[DraftedStep, ...]:
-    """Return steps that solve an easy question, and also plan and check one that is not easy."""
+    """Return one step for an easy question, else steps that plan, solve and check."""
     skill = question_families()[problem.family].skill
     best = _rank_for_problem(prompt, problem)
     first, second = best[0], best[min(1, len(best) - 1)]
@@ -191,25 +191,28 @@ def _steps_without_facts(prompt: ConductorPrompt, problem: Problem) -> tuple[Dra
 
 
 def _steps_with_facts(prompt: ConductorPrompt, problem: Problem) -> tuple[DraftedStep, ...]:
-    """Return steps in which workers look up facts, one worker solves, and one checks if needed."""
+    """Return one step for an easy question, else steps that look up facts, solve and may check."""
     knowing = rank_workers(prompt, "facts")
     if problem.difficulty == 1 or len(knowing) == 1:
         return (DraftedStep(knowing[0], SOLVE),)
     calculates = _count_hops(problem) < problem.difficulty
     solver = rank_workers(prompt, "arithmetic")[0] if calculates else knowing[0]
     lookers = [n for n in knowing if n != solver][: 2 if problem.difficulty > _EASY else 1]
-    moves = [DraftedStep(number, LOOK_UP) for number in lookers]
+    steps = [DraftedStep(number, LOOK_UP) for number in lookers]
     if problem.difficulty > _MEDIUM:
-        moves.append(DraftedStep(rank_workers(prompt, "planning")[0], PLAN))
-    moves.append(DraftedStep(solver, SOLVE_FROM_FACTS, tuple(range(len(moves)))))
+        steps.append(DraftedStep(rank_workers(prompt, "planning")[0], PLAN))
+    steps.append(DraftedStep(solver, SOLVE_FROM_FACTS, tuple(range(len(steps)))))
     if calculates and problem.difficulty > _EASY:
         judge = next(n for n in rank_workers(prompt, "checking", "arithmetic") if n != solver)
-        moves.append(DraftedStep(judge, REPAIR, tuple(range(len(moves)))))
-    return tuple(moves)
+        steps.append(DraftedStep(judge, REPAIR, tuple(range(len(steps)))))
+    return tuple(steps)
 
 
 def _correction_steps(prompt: ConductorPrompt, problem: Problem) -> tuple[DraftedStep, ...]:
-    """Return no steps if the last two answers agree; else a second solution and a comparison."""
+    """Return no steps if the last two answers (or the only one) agree, else a second opinion.
+
+    A comparison follows the second opinion, or replaces it if one step is allowed.
+    """
     answers = prompt.answers or ()
     if answers and len(set(answers[-2:])) == 1:
         return ()
@@ -222,25 +225,25 @@ def _correction_steps(prompt: ConductorPrompt, problem: Problem) -> tuple[Drafte
 
 def write_draft(prompt: ConductorPrompt) -> str:
     """Return the conductor's reply: brief reasoning and the three lists."""
-    moves = compose_workflow(prompt)
-    access = [["all"] if m.access is None else list(m.access) for m in moves]
+    steps = compose_workflow(prompt)
+    access = [["all"] if step.access is None else list(step.access) for step in steps]
     lists = (
-        f"model_id = {[move.worker for move in moves]}\n"
-        f"subtasks = {json.dumps([move.subtask for move in moves])}\n"
+        f"model_id = {[step.worker for step in steps]}\n"
+        f"subtasks = {json.dumps([step.subtask for step in steps])}\n"
         f"access_list = {json.dumps(access)}"
     )
-    return f"{_write_reasoning(prompt, moves)}\n\n{lists}"
+    return f"{_write_reasoning(prompt, steps)}\n\n{lists}"
 
 
-def _write_reasoning(prompt: ConductorPrompt, moves: tuple[DraftedStep, ...]) -> str:
+def _write_reasoning(prompt: ConductorPrompt, steps: tuple[DraftedStep, ...]) -> str:
     problem = read_problem(prompt.question)
     rules = "I am a hand-written conductor: fixed rules, nothing trained."
     if problem is None:
         return f"{rules} I do not know this kind of question, so one model answers it."
     kind = f"a question of the family {problem.family} with {problem.difficulty} elementary steps"
-    if not moves:
+    if not steps:
         return f"{rules} This was {kind}; the last answers agree, so the answer stands."
-    call = "one call is enough" if len(moves) == 1 else f"{len(moves)} calls should do"
+    call = "one call is enough" if len(steps) == 1 else f"{len(steps)} calls should do"
     return f"{rules} This is {kind}; by the models' descriptions, {call}."
 
 
@@ -249,7 +252,7 @@ class HandWrittenClient:
     """The hand-written conductor's model."""
 
     def __init__(self, time_scale: float = 1.0) -> None:
-        """Create the client; `time_scale` is the factor of its delay, 0 for none."""
+        """Create the client, with `time_scale` as the factor of the delay; 0: no delay."""
         self._time_scale = time_scale
 
     def __repr__(self) -> str:

@@ -83,7 +83,7 @@ def relations_of(kind: str) -> tuple[Relation, ...]:
 
 
 def mistaken_fact(relation: str, subject: str, pick: float) -> Fact:
-    """Return a plausible false object of the relation, chosen by `pick` in [0, 1)."""
+    """Return a plausible but false object of the relation, chosen by `pick` in [0, 1)."""
     truth = FACTS.get((relation, subject))
     kind = RELATIONS[relation].object
     if kind == "number":

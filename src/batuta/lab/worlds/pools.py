@@ -1,4 +1,4 @@
-"""The shipped pools and their clients."""
+"""The rehearsal's pools and their clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WORLD_PROFILES: Mapping[str, tuple[WorkerProfile, ...]] = {
     "": PROFILES,
     "shifted": SHIFTED_PROFILES,
 }
-"""The workers of the world on which the shipped conductor was trained, and after its change."""
+"""Workers by world: "" is the world of the shipped conductor's training, "shifted" its change."""
 
 
 def rehearsal_pool(world: str = "") -> Pool:
@@ -53,5 +53,5 @@ def rehearsal_clients(time_scale: float = 1.0, world: str = "") -> Mapping[Worke
 
 
 def shipped_policy_folder() -> Path:
-    """Return the folder of the shipped conductor, which was trained on the rehearsal's pool."""
+    """Return the folder of the shipped conductor, which was trained on `rehearsal_pool()`."""
     return Path(__file__).parent / "policy"

@@ -1,4 +1,4 @@
-"""Problems, each a start value and a chain of elementary steps, and how steps are computed."""
+"""Problems, each a start value and a chain of elementary steps, and the computation of steps."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ StepValue = int | str | tuple[int, ...] | date
 """The value that one step passes to the next."""
 
 WORDINGS_PER_KIND = 5
-"""Number of wordings of each kind of step: four for training, and a last one that is held out."""
+"""Number of wordings of each kind of step: four for training, and the last held out."""
 
 StepArguments = tuple[int, ...]
 
 Transform = Callable[[Any, int], StepValue]
-"""Computes a kind of step from the value so far and the step's number (0 if it has none)."""
+"""Returns a step's result from the value so far and the step's number (0 if it has none)."""
 
 MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September",
@@ -53,7 +53,7 @@ class StepKind:
     ranges: tuple[tuple[int, int], ...] = ()
     """The bounds of each argument, inclusive."""
     confusable_with: tuple[str, ...] = ()
-    """Kinds, with the same arguments and types, for which the step can be mistaken."""
+    """Kinds for which the step can be mistaken, with the same arguments and types."""
     is_final: bool = False
     """True if no step of its family can follow the step."""
 
@@ -100,7 +100,7 @@ def step_kinds() -> Mapping[str, StepKind]:
 
 
 def phrase_step(op: ProblemStep, variant: int = 0) -> str:
-    """Return the step in words, in the wording of index `variant`."""
+    """Return the step in the wording of index `variant`."""
     text = _KINDS[op.kind].phrases[variant]
     for number in op.args:
         text = text.replace("#", str(number), 1)
@@ -185,7 +185,7 @@ def format_value(value: StepValue) -> str:
 
 
 def read_value(text: str) -> StepValue:
-    """Return the value that a text states; a text in no known form is itself the value."""
+    """Return the value that a text states; a text in no other form is itself the value."""
     if _DIGITS.fullmatch(text):
         return int(text)
     if text.startswith("["):

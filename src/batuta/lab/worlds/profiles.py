@@ -26,15 +26,15 @@ class WorkerProfile:
     planning: float
     """Probability that a plan of three steps has no error."""
     checking: float
-    """Probability of noticing its own misunderstanding when the worker reads another result."""
+    """Probability that the worker notices its own misunderstanding when it reads another result."""
     care: float
-    """0: all text that the worker reads is distracting; 1: none is. A careful worker also notices
-    wrong plans more often."""
+    """0: all text that the worker reads distracts it; 1: none does. A careful worker also notices
+    wrong plans and differing results more often."""
     span: int
     """Number of steps that the worker can do without a plan before errors increase."""
     price: Price
     pace: float
-    """Seconds of a reply at time scale 1 for a call of 500 tokens."""
+    """Seconds that a call of 500 tokens, prompt and reply together, takes at time scale 1."""
     strength: float
     """Measured accuracy of the worker alone, over all families."""
     refuses: Mapping[InstructionKind, float] = field(default_factory=dict[InstructionKind, float])
@@ -52,12 +52,9 @@ class WorkerProfile:
 def _read_profile(name: str, traits: Mapping[str, Any]) -> WorkerProfile:
     read, written = map(Decimal, traits["price"])
     refuses = {InstructionKind(kind): share for kind, share in traits.get("refuses", {}).items()}
-    facts: dict[str, Any] = {
-        **traits,
-        "price": Price(input=read, output=written),
-        "refuses": refuses,
-    }
-    return WorkerProfile(name=name, **facts)
+    price = Price(input=read, output=written)
+    fields: dict[str, Any] = {**traits, "price": price, "refuses": refuses}
+    return WorkerProfile(name=name, **fields)
 
 
 _JOINING = "celesta"
@@ -67,5 +64,5 @@ PROFILES = tuple(profile for name, profile in _WORKERS.items() if name != _JOINI
 SHIFTED_PROFILES = tuple(
     replace(profile, **WORDS["degraded"].get(name, {})) for name, profile in _WORKERS.items()
 )
-"""The workers after a change: one worker has degraded, which its description and its strength do
-not show, and another worker has joined."""
+"""The workers after the change: one has degraded, which its description and strength do not show,
+and another has joined."""

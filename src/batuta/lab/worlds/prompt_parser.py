@@ -28,7 +28,9 @@ class ParsedReply:
     facts: dict[tuple[str, str], str]
     """The stated object by relation and subject."""
     plan: tuple[ProblemStep, ...] | None
+    """The numbered steps; None if there are none."""
     answer: str | None
+    """The last line that starts with "Answer: "; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +41,7 @@ class ParsedPrompt:
     text: str
     """The whole prompt."""
     instruction: str | None = None
-    """None if the prompt is a bare question, empty if a prompt of a step has no subtask."""
+    """The subtask; empty if a step has none, None if the prompt is a bare question."""
     replies: tuple[ParsedReply, ...] = ()
     is_last_step: bool = True
     """True if the reply goes to the user."""

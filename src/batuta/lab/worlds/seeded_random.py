@@ -1,4 +1,4 @@
-"""Random numbers that are the same on every machine: they come from digests, not from `hash()`."""
+"""Random numbers that are the same on every machine, because they are made from digests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import struct
 from hashlib import blake2b
 
 NUMBERS_PER_DIGEST = 16
-"""Number of uniform numbers from one digest."""
+"""Number of uniform numbers made from one digest."""
 
 _DIGEST_WORDS = struct.Struct("<16I")
 _SCALE = 1 / 2**32

@@ -1,4 +1,4 @@
-"""The pools of simulated workers: the rehearsal and world 2, as plugins of the settings."""
+"""The pools of simulated workers, the rehearsal's and world 2's, as plugins of the settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HAND_WRITTEN_CONDUCTOR = "hand-written"
 def rehearsal_config(
     conductor: str | None = None, time_scale: float | None = None, world: str = ""
 ) -> LoadedConfig:
-    """Return the embedded rehearsal: simulated workers, offline.
+    """Return the configuration of the rehearsal: simulated workers, offline.
 
     Args:
         conductor: the conductor's name; None: the shipped trained conductor, or `best` for drawn
@@ -67,10 +67,10 @@ def rehearsal_config(
 def drawn_config(
     source: str, conductor: str | None = None, time_scale: float | None = None
 ) -> LoadedConfig:
-    """Draw simulated workers of world 2 or the rehearsal from the seed that `source` names.
+    """Return a configuration with workers of world 2 or the rehearsal, drawn as `source` says.
 
-    `conductor` is the conductor's name, None: `best`. `time_scale` is the factor of the rehearsal's
-    delays, None: 1.
+    `conductor` is the conductor's name; None: `best`. `time_scale` is the factor of the rehearsal's
+    delays; None: 1.
 
     Raises:
         ConfigError: there is no such conductor, or the source is malformed.
@@ -108,7 +108,7 @@ def _open_rehearsal(
 
 
 def _find_world(workers: Pool) -> str:
-    """Return the name of the rehearsal's pool that has all these workers, or `rehearsal`."""
+    """Return the first pool of the rehearsal with all these workers; if none has, `rehearsal`."""
     names = {str(worker.id) for worker in workers}
     worlds = (world for world, known in WORLD_PROFILES.items() if names <= {p.name for p in known})
     return ":".join((REHEARSAL_POOL, next(worlds, ""))).rstrip(":")
@@ -118,7 +118,7 @@ REHEARSAL = PoolPlugin(open=_open_rehearsal, find=_find_world)
 WORLD2 = PoolPlugin(open=drawn_config, find=lambda _: None)
 
 _NAMES_OF_POOLS = {WORLD2_POOL: "world2, ", REHEARSAL_POOL: "rehearsal, rehearsal:shifted, "}
-"""Names of each world's pools besides those drawn from a seed, for the error message."""
+"""The pools of each world that need no seed, for the error message."""
 
 
 def _draw_workers(

@@ -23,11 +23,11 @@ class RehearsalTasks(DrawnTasks):
     draw = staticmethod(draw_tasks)
 
     def _calibration_family(self, family: str | None) -> str | None:
-        """Return a training family itself; None, all training families, for the held-out one."""
+        """Return a training family unchanged; None (all of these) for the held-out family."""
         return family if family in TRAINING_FAMILIES else None
 
     def grade_answer(self, task: Task, answer: str) -> Grade:
-        """Grade as `batuta.lab.worlds.tasks.grade_answer` does."""
+        """Grade with `batuta.lab.worlds.tasks.grade_answer`."""
         return grade_answer(task, answer)
 
     def solve_question(self, text: str, task_id: TaskId) -> Task | None:

@@ -77,7 +77,7 @@ _INTEGER = re.compile(r"-?\d[\d,]*")
 
 
 def extract_answer(answer: str) -> str | None:
-    """Return the text after "answer" in the last line that has one, else the last line.
+    """Return the text after "answer" in the last line with that word, else the last line.
 
     Return None if there is no text.
     """
@@ -91,7 +91,8 @@ def extract_answer(answer: str) -> str | None:
 def grade_answer(task: Task, answer: str) -> Grade:
     """Give the score 1 if the extracted answer is the task's target, else 0.
 
-    Text around integers and lists does not count; names may differ in case and begin with "the".
+    Text around integers and lists is ignored; of several integers the last counts. Names may differ
+    in case and begin with "the".
     """
     extracted = extract_answer(answer)
     if extracted is None:

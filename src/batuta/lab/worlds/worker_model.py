@@ -1,9 +1,9 @@
 """The model of a simulated worker, which computes step by step and makes errors at set rates.
 
-There are two kinds of errors. A *misunderstanding* depends on the worker, the question and the
-step, and on nothing else: the same worker repeats it even when it verifies its own solution. A
-*random error* depends on the whole prompt and the seed. No branch here compares anything with the
-correct answer to the question: a verifier compares its own result with a result that it reads.
+There are two kinds of errors. A *misunderstanding* is drawn from the worker, the question and the
+step alone, so the worker repeats it even when it verifies its own solution. A *random error* is
+drawn from the whole prompt and the seed. Nothing here is compared with the correct answer to the
+question: a verifier compares its own result with a result that it reads.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from batuta.language.instructions import InstructionKind
 SYSTEMATIC_ERROR_SHARE = 0.88
 """Share of a worker's errors that are misunderstandings; the others are random errors."""
 ERROR_PER_EXTRA_STEP = 0.085
-"""Error rate that each step beyond the worker's span adds to every step: the load."""
+"""The load: the error rate that each step beyond the worker's span adds to every step."""
 LOAD_LEFT_WITH_PLAN = 0.3
 """Factor of the load if the worker reads a plan."""
 OVERPLANNING_RATES = (0.36, 0.26, 0.12)
-"""Probability that a plan for a question of one, two or three steps has a step too many."""
+"""Probability that a plan for a question of one, two or three steps repeats a step."""
 DISTRACTION_RATE = 0.03
-"""Rate of random errors per step and thousand characters of others' text, for a care of 0."""
+"""Rate of random errors in a step per thousand characters of others' text, for a care of 0."""
 LOAD_LEFT_ON_RETRY = 0.3
 """Factor of the load when a worker reconsiders one disputed step."""
 MAX_LOAD_TO_RETRY = 0.12
 """Load above which a worker cannot decide a disputed step, and accepts the result that it reads."""
 FALSE_BELIEF_SHARE = 0.02
-"""Share of the facts that a worker knows which it believes to be something else."""
+"""Share of a worker's known facts that it believes to be something else."""
 SKIM_RATE = 0.25
 """Probability that a verifier with a care of 0 overlooks a difference."""
 ERROR_SHARE_IN_SHOWN_STEPS = 0.15
-"""Factor of the rate of misunderstandings in steps that a checker has read, once it has departed
-from the solution that it reads."""
+"""Factor of a checker's misunderstandings in steps that it reads, once it has departed from a
+result that it reads."""
 STUBBORN_SHARE = 0.4
-"""Share of a worker's unnoticed misunderstandings in which it insists on its own result; in the
-others it accepts the result that it reads."""
+"""Share of a worker's unnoticed misunderstandings in which it insists on its own result; otherwise
+it accepts the result that it reads."""
 
 
 class WorkedStep(NamedTuple):
@@ -155,7 +155,7 @@ class WorkerModel:
     def look_up(self) -> tuple[tuple[str, str, str], ...]:
         """Return the facts of the chain as the worker knows them: (relation, subject, object).
 
-        Beyond an unknown fact, those of all things of the kind are returned.
+        Behind an unknown fact, the next relation is looked up for all things of that kind.
         """
         found: list[tuple[str, str, str]] = []
         subjects: list[str] = [str(self.problem.start)]
@@ -176,7 +176,7 @@ class WorkerModel:
     def _recall_fact(self, relation: str, subject: str) -> str | int | None:
         """Return the worker's belief, else a fact in the prompt, else perhaps an invention."""
         own = believed_fact(self.profile.name, self.profile.knows, relation, subject)
-        facts = (sheet.facts.get((relation, subject)) for sheet in self.prompt.replies)
+        facts = (reply.facts.get((relation, subject)) for reply in self.prompt.replies)
         if own is None:
             own = next((fact for fact in facts if fact is not None), None)
         if own is None and self.profile.invents and subject in KINDS_OF:
@@ -186,10 +186,7 @@ class WorkerModel:
         return own
 
     def solve_in_mode(self, mode: InstructionKind) -> WorkedSolution:
-        """Return the worker's solution after going through the steps in a mode.
-
-        The mode is to solve, to verify, to repair or to compare.
-        """
+        """Return the worker's solution; the mode is to solve, verify, repair or compare."""
         ops = self._choose_steps()
         value: StepValue = self.problem.start
         lines: list[WorkedStep] = []
@@ -211,7 +208,7 @@ class WorkerModel:
 
     def _choose_steps(self) -> tuple[ProblemStep, ...]:
         """Return the steps of the last plan in the prompt; without a usable plan, the problem's."""
-        plans = [sheet.plan for sheet in self.prompt.replies if sheet.plan is not None]
+        plans = [reply.plan for reply in self.prompt.replies if reply.plan is not None]
         if not plans:
             return self.problem.ops
         plan = plans[-1]
@@ -223,10 +220,10 @@ class WorkerModel:
         return plan
 
     def _shown_steps(self, mode: InstructionKind) -> Collection[str]:
-        """Return the phrases of the steps in the prompt's solutions, if the mode reads them."""
-        if mode in (InstructionKind.SOLVE, InstructionKind.SECOND):
+        """Return the phrases of the steps in the prompt's solutions; none in the mode to solve."""
+        if mode is InstructionKind.SOLVE:
             return ()
-        return {what for sheet in self.prompt.replies for what, _ in sheet.steps}
+        return {what for reply in self.prompt.replies for what, _ in reply.steps}
 
     def _attempt(
         self, index: int, op: ProblemStep, value: StepValue, share: float
@@ -273,14 +270,14 @@ class WorkerModel:
         if own is not None:
             votes[str(own)] += 1
         load = self._load
-        for sheet in self.prompt.replies:
-            fact = sheet.facts.get((op.kind, subject))
-            claim = sheet.steps.get((phrase_step(op), subject))
+        for reply in self.prompt.replies:
+            fact = reply.facts.get((op.kind, subject))
+            claim = reply.steps.get((phrase_step(op), subject))
             if fact is None and claim is not None and not claim.guess:
                 fact = claim.after
             if fact is not None:
                 votes[fact] += 1
-                load = 0.0  # a fact in the prompt adds no load
+                load = 0.0  # a fact in the prompt removes the load
         if not votes:
             pick = uniform_number("guess", self.profile.name, op.kind, subject)
             return SimulatedStepResult(mistaken_fact(op.kind, subject, pick), guess=True)
@@ -301,9 +298,10 @@ class WorkerModel:
         """Choose between the worker's own result and the results in the prompt.
 
         Returns:
-            The choice, and whether it departs from the last result in the prompt.
+            The choice, and whether it departs from the last result in the prompt; also True if a
+            mode other than to solve finds no result.
         """
-        if mode in (InstructionKind.SOLVE, InstructionKind.SECOND):
+        if mode is InstructionKind.SOLVE:
             return own, False
         claims = self._claimed_results(op, value, mode)
         if not claims:
@@ -313,7 +311,7 @@ class WorkerModel:
         if mine is not None:
             votes[mine] += 1
         (best, count), *others = votes.most_common(2)
-        if not others or (count > others[0][1]):
+        if not others or count > others[0][1]:
             return SimulatedStepResult(read_value(best)), best != claims[-1]
         accepted = SimulatedStepResult(read_value(claims[-1]))
         skims = self._random_numbers[(index + 4) % 8 + 8] < SKIM_RATE * (1 - self.profile.care)
@@ -330,16 +328,16 @@ class WorkerModel:
         A verifier reads only the last one.
         """
         key = (phrase_step(op), format_value(value))
-        found = [c for sheet in self.prompt.replies if (c := sheet.steps.get(key)) is not None]
+        found = [c for reply in self.prompt.replies if (c := reply.steps.get(key)) is not None]
         firm = [claim.after for claim in found if not claim.guess]
         return firm[-1:] if mode is InstructionKind.VERIFY else firm
 
     def _think_again(
         self, index: int, op: ProblemStep, value: StepValue, own: SimulatedStepResult
     ) -> SimulatedStepResult | None:
-        """Reconsider the step: without random errors, and perhaps without the misunderstanding.
+        """Return the result after reconsidering the step; None if the worker is unsure.
 
-        Return None if the worker is unsure.
+        There are no random errors here, and the worker may notice its misunderstanding.
         """
         if op.kind in RELATIONS:
             return own

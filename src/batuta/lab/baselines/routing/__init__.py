@@ -1,3 +1,3 @@
-"""Published routers that are fitted to a history, one file per paper; listed in the registry."""
+"""Published routers that are fitted to a history; `baselines.registry` lists them."""
 
 __all__ = []

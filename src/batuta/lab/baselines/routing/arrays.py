@@ -1,4 +1,4 @@
-"""Names for types of numpy arrays, by the meaning of their entries."""
+"""Types of numpy arrays, named by their entries."""
 
 from __future__ import annotations
 

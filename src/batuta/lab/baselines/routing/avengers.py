@@ -41,9 +41,7 @@ def fit_avengers(
     clusters: int = CLUSTERS,
     features: Features | None = None,
 ) -> Router:
-    """Fit the router; `alpha` is the weight of accuracy against cost.
-
-    There are at most `clusters` clusters.
+    """Fit the router, with at most `clusters` clusters; `alpha` is the weight of accuracy.
 
     Raises:
         ConfigError: alpha is not in [0, 1], a needed cost is unknown, or there are no questions.
@@ -77,14 +75,14 @@ def _cluster_costs(history: History, labels_q: Indices, clusters: int) -> Floats
 
 
 def _scale_per_cluster(values_cm: Floats) -> Floats:
-    """Scale each cluster's values to [0, 1], from the least to the greatest; equal values to 0."""
+    """Scale each cluster's values to [0, 1], from least to greatest; if all are equal, to 0."""
     least_c1 = values_cm.min(axis=1, keepdims=True)
     range_c1 = values_cm.max(axis=1, keepdims=True) - least_c1
     return (values_cm - least_c1) / np.where(range_c1 > 0, range_c1, 1)
 
 
 def cluster_means(values_nm: Floats, labels_n: Indices, clusters: int) -> Floats:
-    """Return each worker's mean value in each cluster, (c, m); overall if none is known there."""
+    """Return each worker's mean in each cluster, (c, m); if unknown its overall mean, else 0."""
     known_nm = ~np.isnan(values_nm)
     inside_cn = (labels_n == np.arange(clusters)[:, None]).astype(np.float64)
     count_cm: Floats = inside_cn @ known_nm
@@ -94,6 +92,6 @@ def cluster_means(values_nm: Floats, labels_n: Indices, clusters: int) -> Floats
 
 
 def rank_merits(merit_cm: Floats) -> Floats:
-    """Return 1 / (rank + 1) of each worker in each cluster, with rank 0 for the best: (c, m)."""
+    """Return 1 / (rank + 1) of each worker in each cluster, (c, m); the best has rank 0."""
     order_cm = np.argsort(-merit_cm, axis=1, kind="stable")
     return 1 / (np.argsort(order_cm, axis=1, kind="stable") + 1)

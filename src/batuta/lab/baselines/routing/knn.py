@@ -2,12 +2,12 @@
 
 The method is that of Li, "Rethinking Predictive Modeling for LLM Routing: When Simple kNN Beats
 Complex Learned Routers" (arXiv 2505.12601): a worker's mean credit on the k training questions most
-similar to a new one estimates its credit there. LLMRouterBench (arXiv 2601.07206) finds such simple
-routers among the strongest.
+similar to a new question estimates its credit on that question. LLMRouterBench (arXiv 2601.07206)
+finds such simple routers among the strongest.
 
 Deviations
-- A guard is added. Without it kNN takes the highest of m noisy means, and is worse than the best
-  single worker if the text is uninformative. Here a worker is a candidate only if its paired
+- A guard is added. Without a guard kNN takes the highest of m noisy means, and is worse than the
+  best single worker if the text is uninformative. Here a worker is a candidate only if its paired
   advantage over the best single worker on the same k questions is more than `confidence` standard
   errors above 0. The candidate with the greatest advantage is chosen.
 - The embedding is `HashedNgrams`, not a pretrained sentence encoder.
@@ -26,7 +26,7 @@ from batuta.lab.learners.history import History
 
 NEIGHBOURS = 50
 CONFIDENCE = 1.645
-"""The guard's bound, in standard errors; a normal variable exceeds it with 5 % probability."""
+"""The guard's bound, in standard errors, which a normal variable exceeds with probability 0.05."""
 
 
 def fit_knn(
@@ -73,7 +73,7 @@ def lead_scores(scores_km: Floats, best: int, confidence: float, mean_m: Floats)
     count_m = np.maximum(known_km.sum(axis=0), 1)
     lead_m = np.where(known_km, ahead_km, 0).sum(axis=0) / count_m
     square_km = np.where(known_km, (ahead_km - lead_m) ** 2, 0)
-    # The second term is for questions without variance, which prove little if they are few.
+    # The term 1 / count is for questions without variance, which prove little if they are few.
     error_m = np.sqrt((square_km.sum(axis=0) / count_m + 1 / count_m) / count_m)
     scores_m: Floats = np.where(lead_m > confidence * error_m, lead_m, mean_m - 2)
     scores_m[best] = 0

@@ -1,14 +1,14 @@
 """MASRouter: four successive choices form a small multi-agent system for a question.
 
 The method is that of Yue et al., "MasRouter: Learning to Route LLMs for Multi-Agent Systems" (arXiv
-2502.11133), sections 4.1 to 4.4. From a frozen embedding of the question, inner products of
-64-dimensional vectors of length 1 give the logits of four choices:
+2502.11133), sections 4.1 to 4.4. The question has a frozen embedding. Inner products of vectors of
+length 1, in 64 dimensions, give the logits of four choices:
 
 1. The class of the task, trained by cross-entropy.
 2. A collaboration mode, from a variational latent, by a softmax at temperature 0.8. The same latent
    gives the number of agents, round(6 sigmoid(f)), in 1 to 6.
-3. A role for each agent, one agent after another, at temperature 0.5. Each choice depends on the
-   roles before it.
+3. A role for each agent, one after another, at temperature 0.5. Each choice depends on the roles
+   chosen before.
 4. A model for each agent, by one multinomial draw, at temperature 1.
 
 The loss is the cross-entropy of the class + mean(-log p * utility) + 0.001 * the variational loss.
@@ -26,8 +26,8 @@ Deviations
   0.5 if exactly half did. A history really covers only `CollaborationMode.IO`.
 - Over a pool of recorded answers only `CollaborationMode.IO` with one agent is run, because nothing
   else was recorded. Over other pools the workflows are real, and truncated to the allowed steps.
-- The most probable option is chosen. With `sample_choices` options are drawn, as in the paper;
-  their probabilities, from cosines at these temperatures, differ little.
+- The most probable option is chosen. With `sample_choices` options are drawn, as in the paper; at
+  these temperatures the probabilities differ little.
 
 Axes: b or q questions, d dimensions of the embedding, t classes, a agents, m models, n options.
 """
@@ -175,7 +175,6 @@ _STEP_BUILDERS: dict[CollaborationMode, Callable[[Sequence[RoleAgent], int], lis
 
 WIDTH = 64
 MAX_AGENTS = 6
-"""Maximum number of agents."""
 MODE_TEMPERATURE, ROLE_TEMPERATURE = 0.8, 0.5
 VARIATIONAL_WEIGHT = 0.001
 LEARNING_RATE = 0.01
@@ -186,7 +185,7 @@ _MODES_OF_ONE = torch.tensor([m in {CollaborationMode.IO, CollaborationMode.COT}
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class SystemChoices:
-    """The choices for each question of a batch, and what the losses need."""
+    """The choices for each question of a batch, and the terms of the loss."""
 
     classes_bt: torch.Tensor
     """The logits of the classes."""
@@ -201,11 +200,11 @@ class SystemChoices:
     models_ba: torch.Tensor
     """Indices of models; only the first `agents_b` entries of a row count."""
     log_p_b: torch.Tensor
-    """The log-probability of all choices of a question but the class."""
+    """The log-probability of all choices for a question, except its class."""
 
 
 class SystemModel(nn.Module):
-    """The network: a linear map of the question for each choice, and a vector for each option."""
+    """The network: linear maps of the question's embedding, and a vector for each option."""
 
     def __init__(
         self, dimensions: int, classes: int, workers: int, random: torch.Generator
@@ -240,8 +239,8 @@ class SystemModel(nn.Module):
             points_bd: the questions' embeddings.
             modes: the modes to choose from.
             present_m: the mask of models to choose from.
-            random: draws the choices and the latent; None takes the most probable options and the
-                mean of the latent.
+            random: draws the choices and the latent; None: the most probable options and the
+                latent's mean are taken.
         """
         classes, mode_vectors, roles = map(_normalize_rows, (self.classes, self.modes, self.roles))
         classes_bt = _normalize_rows(points_bd @ self.class_map) @ classes.T
@@ -325,7 +324,7 @@ def _number_log_probabilities(logits_b1: torch.Tensor) -> torch.Tensor:
 def _choose_option(
     log_p_bn: torch.Tensor, random: torch.Generator | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the drawn or most probable options, and their log-probabilities, (b,) each."""
+    """Return the drawn or most probable options and their log-probabilities, both (b,)."""
     if random is None:
         chosen = log_p_bn.argmax(dim=1, keepdim=True)
     else:
@@ -343,7 +342,9 @@ class MasRouter:
     model: SystemModel
     embed: Features
     modes: tuple[CollaborationMode, ...] = MODES
+    """The modes to choose from, except in a pool of recorded answers."""
     sample_choices: bool = False
+    """True if choices are drawn by the run's seed; False takes the most probable options."""
 
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
@@ -386,10 +387,7 @@ def fit_masrouter(
     epochs: int = EPOCHS,
     features: Features | None = None,
 ) -> MasRouter:
-    """Fit the conductor with torch.
-
-    `modes` are the collaboration modes to choose from. With `sample_choices` the conductor draws
-    its choices by the run's seed, instead of taking the most probable options.
+    """Fit the conductor with torch; `MasRouter` explains `modes` and `sample_choices`.
 
     Raises:
         ConfigError: the history has no questions.
@@ -422,12 +420,13 @@ def batch_loss(
     found: SystemChoices, classes_b: torch.Tensor, utility_b: torch.Tensor
 ) -> torch.Tensor:
     """Return the loss: the sum of the class's, the choices' and the variational term."""
-    unknown = functional.cross_entropy(found.classes_bt, classes_b)
-    return unknown - (found.log_p_b * utility_b).mean() + VARIATIONAL_WEIGHT * found.variational
+    class_loss = functional.cross_entropy(found.classes_bt, classes_b)
+    choice_loss = -(found.log_p_b * utility_b).mean()
+    return class_loss + choice_loss + VARIATIONAL_WEIGHT * found.variational
 
 
 def system_utility(scores_bm: torch.Tensor, found: SystemChoices) -> torch.Tensor:
-    """Return the utility of each system, (b,), which is simulated for several agents.
+    """Return the utility of each system, (b,); for several agents the utility is simulated.
 
     Args:
         scores_bm: the score of each single model on the questions; NaN if unknown.

@@ -30,7 +30,7 @@ class RandomRouting:
     """Chooses a worker of the pool, all with equal probability."""
 
     workers: tuple[WorkerId, ...] = ()
-    """The workers to choose from; the whole pool if empty or if the pool has none of them."""
+    """The workers to choose from; if the pool has none of them, its own workers are used."""
     name: str = "random-routing"
 
     async def plan(
@@ -48,8 +48,8 @@ class RandomRouting:
 def fit_random_routing(
     history: History,
     *,
-    seed: int = 0,  # noqa: ARG001 - see the others
-    features: Features | None = None,  # noqa: ARG001 - same
+    seed: int = 0,  # noqa: ARG001 - every fit has one
+    features: Features | None = None,  # noqa: ARG001 - every fit has them
 ) -> RandomRouting:
     """Return a router that chooses at random among the history's workers."""
     return RandomRouting(history.workers)

@@ -3,7 +3,7 @@
 The method is that of Ong et al., "RouteLLM: Learning to Route LLMs with Preference Data" (arXiv
 2406.18665), section 4.2. A score is delta(m, q) = w . (v_m * (W q + b)), where v_m has length 1 and
 128 dimensions. The probability that one worker beats another is the sigmoid of the difference of
-their scores. It is fitted by cross-entropy on pairs of workers of which one won, with Gaussian
+their scores. The scores are fitted by cross-entropy on pairs of a winner and a loser, with Gaussian
 noise on the question's embedding.
 
 Deviations
@@ -13,7 +13,8 @@ Deviations
 - The embedding is `HashedNgrams`, not text-embedding-3-small. The noise has the paper's size (0.1
   in each dimension); the numbers of steps and of pairs in a batch are ours.
 
-Axes: b pairs of a batch, q questions, m workers, d dimensions of the embedding, h of the latent.
+Axes: b pairs of a batch, n all pairs, q questions, m workers, d dimensions of the embedding, h of
+the latent.
 """
 
 # torch leaves most types unknown:

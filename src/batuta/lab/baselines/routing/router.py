@@ -1,7 +1,7 @@
 """The common part of text routers: a score for each worker, and one step for the highest score.
 
-Every `fit_…` function of this package takes a history of outcomes, a seed, and features of the
-questions that are not fitted yet, or None for `HashedNgrams`.
+Every `fit_…` function of this package takes a history of outcomes, a seed, and unfitted features of
+questions (None: `HashedNgrams`).
 
 Axes: q questions, m workers, d dimensions of the embedding.
 """
@@ -47,7 +47,7 @@ class Router:
     """Maps the question's text to a score for each worker: (m,)."""
 
     def choose_indices(self, questions: Sequence[str]) -> list[int]:
-        """Return the index of the worker with the highest score, for each question."""
+        """Return the index in `workers` of the highest score for each question."""
         return [int(np.argmax(self.score(text))) for text in questions]
 
     async def plan(
@@ -72,7 +72,7 @@ class Router:
 def fit_embedding(history: History, features: Features | None = None) -> tuple[Features, Floats]:
     """Return features fitted to the history's questions, and the questions' vectors, (q, d).
 
-    The default features are `HashedNgrams`, which are fitted once for all routers of a history.
+    The default, `HashedNgrams`, is fitted once for all routers of a history.
 
     Raises:
         ConfigError: there are no questions.

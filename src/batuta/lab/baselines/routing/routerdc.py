@@ -2,22 +2,21 @@
 
 The method is that of Chen et al., "RouterDC: Query-Based Router by Dual Contrastive Learning for
 Assembling Large Language Models" (arXiv 2409.19886), section 3. Each model has a trainable vector,
-and its logit is the cosine with the encoded question. The sample-model loss (3.2) takes, for each
-of the 3 models with the highest scores, the -log softmax of its logit against the logits of the 3
-models with the lowest scores. The sample-sample loss (3.3), with weight 1, takes the -log softmax
-of the cosine with one question of the same cluster in the batch against 3 questions of other
-clusters; k-means makes 8 clusters. The model with the highest logit is called.
+and its logit is the cosine with the encoded question. The sample-model loss (3.2) sums, over the 3
+models with the highest scores, the -log softmax of the logit against the logits of the 3 models
+with the lowest scores. The sample-sample loss (3.3), with weight 1, is the -log softmax of the
+cosine with one question of the same cluster in the batch, against 3 questions of other clusters;
+k-means makes 8 clusters. The model with the highest logit is called.
 
 Deviations
-- The encoder is a trained linear map of `HashedNgrams` to 768 dimensions, not mDeBERTaV3-base. This
-  is the largest deviation, as the paper's encoder is pretrained. The learning rate is therefore
-  1e-3, not the 5e-5 of a pretrained network.
+- The encoder is a trained linear map of `HashedNgrams` to 768 dimensions, not the pretrained
+  mDeBERTaV3-base; this is the largest deviation. The learning rate is therefore 1e-3, not 5e-5.
 - A fifth of the questions is held out and evaluated every 50 steps; the best weights are used, as
   the model overfits these features before 1,000 steps.
 - The clusters are those of the features, reduced by a truncated SVD, not of a t-SNE projection.
-- As in the authors' training, a negative with a score above 0.5 is left out, and so is a positive
-  with an unknown score or a score of 0. With fewer than 6 workers at most half are positives. Ties
-  are broken at random, because our scores are often just 0 or 1.
+- As in the authors' training, negatives with a score above 0.5 are left out, and so are positives
+  whose score is 0 or unknown. With fewer than 6 workers at most half are positives. Ties are broken
+  at random, because our scores are often just 0 or 1.
 - A question is skipped if the batch has no other question of its cluster, or fewer than 3 questions
   of other clusters.
 
@@ -48,7 +47,7 @@ INITIAL_SCALE = 0.78
 CONTRASTED_WORKERS = 3
 """Maximum number of positive models, and of negative models."""
 FAR_QUESTIONS = 3
-"""The number of questions of other clusters."""
+"""Number of questions of other clusters with which a question is compared."""
 CLUSTERS = 8
 STEPS = 1000
 BATCH = 64
@@ -59,7 +58,7 @@ VALIDATE_EVERY = 50
 LEARNING_RATE = 1e-3
 WEIGHT_DECAY = 0.01
 _NEGATIVE_LIMIT = 0.5
-"""Maximum score of a negative."""
+"""Maximum score of a negative model."""
 
 
 class DualContrastiveRouter(nn.Module):
@@ -72,7 +71,7 @@ class DualContrastiveRouter(nn.Module):
         self.models = nn.Parameter(INITIAL_SCALE * torch.randn(workers, WIDTH, generator=random))
 
     def encode(self, points_bd: torch.Tensor) -> torch.Tensor:
-        """Return the questions' vectors, scaled to length 1, (b, h)."""
+        """Return the questions' vectors, (b, h), scaled to length 1."""
         return functional.normalize(points_bd @ self.encoder, dim=1)
 
     def forward(self, points_bd: torch.Tensor) -> torch.Tensor:

@@ -28,13 +28,13 @@ Ask = Callable[[str], Awaitable[str]]
 QUESTIONS = 100
 """Maximum number of questions that are labelled, at one call each; the authors label 40."""
 VALIDATED = 4
-"""One labelled question in this many is held out for choosing the handbook's depth."""
+"""One labelled question in this many is held out to choose the handbook's depth."""
 SHOWN = 20
 """Maximum number of questions shown to the model that names the skills."""
 MOST_SKILLS = 24
 """Maximum number of skills; further skills in the reply are ignored."""
 ATTEMPTS = 3
-"""How often the model is asked for skills before learning fails."""
+"""Number of times the model is asked for skills before learning fails."""
 _SHOWN_CHARACTERS = 300
 
 DISCOVERY = """\
@@ -55,7 +55,8 @@ async def learn_handbook(
 ) -> Handbook:
     """Learn a handbook, by up to three calls to find skills and one for each labelled question.
 
-    `ask` calls the orchestrating model; `seed` draws the questions that are shown and labelled.
+    `ask` calls the orchestrating model, at most `concurrency` times at once; `seed` draws the
+    questions that are shown and labelled.
 
     Raises:
         ConfigError: the model names no skill in any attempt.
@@ -90,7 +91,7 @@ async def _discover_skills(history: History, ask: Ask) -> tuple[RoutingSkill, ..
 
 
 def _choose_shown(history: History) -> list[int]:
-    """Return the indices of the questions on which workers differ most, which show skills best."""
+    """Return the indices of the questions on which the workers' scores differ most."""
     scores_qm = history.scores_qm
     spread_q = np.nanmax(scores_qm, axis=1) - np.nanmin(scores_qm, axis=1)
     return np.argsort(-spread_q, kind="stable")[:SHOWN].tolist()
@@ -141,7 +142,7 @@ def count_outcomes(
     demands: Sequence[Mapping[str, float]],
     counted_q: np.ndarray,
 ) -> Handbook:
-    """Count what every worker earned and cost on the counted questions, under each skill.
+    """Return a handbook of every worker's credit, questions and cost under each skill.
 
     A question counts fully under every skill that it needs, whatever the skill's share in
     `demands`. `counted_q` is the mask of the questions to count.

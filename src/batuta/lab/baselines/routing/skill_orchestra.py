@@ -1,20 +1,20 @@
-"""SkillOrchestra: routes by skills that a model finds, and each worker's competence and cost.
+"""SkillOrchestra: routes by skills that a model finds, and by each worker's competence and cost.
 
 The method is that of Wang et al., "SkillOrchestra: Learning to Route Agents via Skill Transfer"
-(arXiv 2602.19672), and of the authors' code for routing among models. A model reads some questions
-and which workers answered them correctly, and names, in categories, the skills that make the
-difference. Each question is labelled with the skills that it needs, and every worker's successes
+(arXiv 2602.19672), and of the authors' code for routing among models. A model reads some questions,
+each with the workers that answered it correctly, and names the skills that make the difference, in
+categories. Each question is labelled with the skills that it needs, and every worker's successes
 and attempts are counted under these skills. For a new question the orchestrating model says which
 skills the question needs and how much of each. A worker's score is the weighted mean of its
 competences in these skills, less `price` for each dollar that its call costs under them. Ties are
-broken by the score in the skills' categories, then over all questions, then by cost. How fine the
-skills should be (all, categories only, none) is chosen on questions that were not counted. If the
-model names no known skill, skills are found by their indicator words.
+broken by competence in the skills' categories, then over all questions, then by cost. Whether
+skills, only their categories or neither are used is chosen on questions that were not counted. If
+the model names no known skill, skills are found by their indicator words.
 
 Deviations
 - Skills are not merged or split afterwards by asking the model again.
-- The counted questions are labelled like new questions, without showing the model which workers
-  were right, so that the validation measures what a new question would get.
+- The counted questions are labelled like new questions: the model is not shown which workers were
+  right, so that the validation holds for new questions.
 - Competence is the mean of Beta(1 + right, 1 + wrong), not the proportion correct (0 if unseen).
 - The last tie is broken by cost and not at random.
 - One round with one worker: the turns of search and answer of the agentic part are left out.
@@ -83,35 +83,35 @@ class RoutingSkill:
     """The skill's category and name, with a dot between them."""
     description: str = ""
     indicators: tuple[str, ...] = ()
-    """Words or phrases of questions that need it."""
+    """Words or phrases of questions that need the skill."""
 
     @property
     def category(self) -> str:
-        """The part of its id before the last dot."""
+        """The part of the id before the last dot; the whole id if there is no dot."""
         return self.id.rpartition(".")[0] or self.id
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Handbook:
-    """The skills, and each worker's results and cost under each."""
+    """The skills, and each worker's results and cost under each skill."""
 
     workers: tuple[WorkerId, ...]
     skills: tuple[RoutingSkill, ...]
     right_km: Floats
     """The sum of each worker's scores on the questions of each skill."""
     asked_km: Floats
-    """The number of these questions that each worker was asked."""
+    """The number of these questions with a known score, for each worker."""
     usd_km: Floats
     """Mean dollars of a call of each worker on the questions of each skill; NaN if unknown."""
     right_m: Floats
     """The sum of each worker's scores on all questions."""
     asked_m: Floats
-    """The number of questions that each worker was asked."""
+    """The number of questions with a known score, for each worker."""
     depth: int = 2
-    """How questions are distinguished: 2 by skills, 1 by the skills' categories, 0 not."""
+    """2: workers are chosen by skills; 1: by the skills' categories; 0: over all questions."""
 
     def choose(self, weights: Mapping[str, float], pool: Sequence[WorkerId], price: float) -> int:
-        """Return the index of the worker for a question that needs these skills.
+        """Return the index in `workers` of the worker for a question that needs these skills.
 
         `weights` are the shares of the skills, by id, which sum to 1; empty if unknown. `pool` has
         at least one of the handbook's workers. `price` is subtracted from a worker's score for each
@@ -139,10 +139,7 @@ class Handbook:
         return self._shares(weights) @ rate_km
 
     def _cost(self, weights: Mapping[str, float]) -> Floats:
-        """Return the dollars of a call of each worker under these skills.
-
-        If they are unknown, return the mean under all skills; NaN if that is unknown too.
-        """
+        """Return dollars per call, (m,), under these skills, else under all skills, else NaN."""
         known_km = ~np.isnan(self.usd_km)
         share_k = self._shares(weights) if weights else np.ones(len(self.skills))
         total_m = share_k @ known_km
@@ -165,8 +162,7 @@ def demand_prompt(skills: Sequence[RoutingSkill], question: str) -> str:
 def read_demand(reply: str, skills: Sequence[RoutingSkill], question: str) -> dict[str, float]:
     """Return the shares of the known skills that the reply names, by id; they sum to 1.
 
-    If the reply names none, return the skills whose indicators occur in the question; empty if
-    there are none either.
+    If the reply names none, return the skills whose indicators occur in the question, perhaps none.
     """
     by_name = {
         _plain_name(name): skill.id
@@ -183,7 +179,7 @@ def read_demand(reply: str, skills: Sequence[RoutingSkill], question: str) -> di
 
 
 def read_rows(reply: str, field: str) -> Iterator[dict[str, Any]]:
-    """Yield the objects in the list `field` of the reply's first JSON object with such a list."""
+    """Yield the objects in the list `field` of the first JSON object in the reply that has it."""
     decoder = json.JSONDecoder()
     for start, character in enumerate(reply):
         if character != "{":
@@ -233,12 +229,12 @@ class SkillOrchestra:
     orchestrator: WorkerId
     """The worker that names the needed skills; its calls count as a conductor's."""
     price: float = 0.0
-    """Subtracted from a worker's score per dollar of a call; with 0, cost only breaks ties."""
+    """Subtracted from a worker's score for each dollar of a call; with 0, cost only breaks ties."""
     name: str = NAME
     calls: int = 1
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """Return the run of the chosen worker, including the call that chose it.
+        """Return the run of the chosen worker, which includes the orchestrator's call.
 
         Raises:
             ConfigError: the orchestrator is not in the context's pool.

@@ -1,4 +1,4 @@
-"""Smoothie: takes the answer of the worker that is nearest to all other workers, without labels.
+"""Smoothie: without labels, takes the answer of the worker nearest to all other workers.
 
 The method is that of Guha et al., "Smoothie: Label Free Language Model Routing" (arXiv 2412.04692),
 section 4. Answers are embedded, and D_ij is the mean squared distance between the answers of
@@ -7,18 +7,18 @@ theta_i = d / (2 delta_i) is the weight of worker i in d dimensions. The answer 
 the greatest theta is taken. The global form takes D over all questions, the local form over the 20
 nearest questions. No score is read.
 
-Answers are compared in two ways: "answers" compares the extracted answers, equal or not (one
+Extracted answers are compared in two ways: "answers" tells only equal from different answers (one
 dimension for each answer, squared distance 0 or 2); "embeddings" compares their vectors.
 
 Deviations
-- D comes from the answers in a history and the answers to the question, which counts as one of the
-  20; the paper has all questions before it estimates. Without answers in the history there is only
-  the question, and Smoothie becomes a vote.
+- D comes from the answers in a history and to the new question, which counts as one of the 20; the
+  paper has all questions before it estimates. Without answers in the history there is only the new
+  question, and Smoothie becomes a vote.
 - Every worker is called on every question, as in the paper, also in the global form.
 - The embedded text is a reply's extracted answer, not the whole reply, and the embedding is
   `HashedNgrams`, not SentenceBERT.
-- The least delta is chosen. It is the greatest theta, and the order also holds for estimates below
-  0. Ties go to the first worker of the history.
+- The worker with the least delta is chosen, which has the greatest theta unless a delta is below 0.
+  Ties go to the first worker of the history.
 
 A central answer need not be correct: if one worker is far stronger than the others, the others'
 common mistakes are central.
@@ -40,7 +40,7 @@ from batuta.conductors.hashed_ngrams import HashedNgrams
 from batuta.core import Question, Reply, Run, WorkerId
 from batuta.engine.solver import SolverContext, round_replies, run_conductor, with_final_reply
 from batuta.errors import ConfigError
-from batuta.lab.baselines.answers import find_final_answer, normalize_answer
+from batuta.lab.baselines.answers import AnswerExtractor, find_final_answer, normalize_answer
 from batuta.lab.baselines.parallel_answers import ask_workers_in_parallel
 from batuta.lab.baselines.routing.arrays import Floats, Masks
 from batuta.lab.baselines.routing.router import fit_embedding
@@ -49,12 +49,10 @@ from batuta.lab.learners.history import History
 AnswerForm = Literal["answers", "embeddings"]
 NEIGHBOURS = 20
 MIN_WORKERS = 3
-"""Minimum number of workers, because a triangle of distances needs three."""
+"""Minimum number of workers, because delta needs a triangle of distances."""
 _DIFFERENT_DISTANCE = 2.0
 """The squared distance of two different answers."""
 
-AnswerExtractor = Callable[[Question, Reply], str | None]
-"""Extracts the answer of a reply to a question; None if there is none."""
 DistanceFunction = Callable[[Sequence[str | None]], Floats]
 """Returns the squared distances between the workers' answers to a question: (m, m)."""
 
@@ -66,25 +64,25 @@ def extract_final_answer(_: Question, reply: Reply) -> str | None:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Smoothie:
-    """Asks every worker and takes the most central reply."""
+    """Asks every worker, and takes the reply of the worker with the least delta."""
 
     name: str
     workers: tuple[WorkerId, ...]
     distances: DistanceFunction
     neighbour_sums: Callable[[str], tuple[Floats, Floats]]
     """Returns the sums of squared distances over a question's neighbours, and the numbers of
-    questions behind them: (m, m) each."""
+    neighbours in each sum: (m, m) each."""
     extract: AnswerExtractor = extract_final_answer
 
     @property
     def calls(self) -> int:
-        """One call of each worker."""
+        """The number of workers, each of which is called once."""
         return len(self.workers)
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """Ask the known workers of the pool, and return the most central reply.
+        """Ask the pool's workers that are in `workers`, and return the most central reply.
 
-        If the pool has no known worker, its best worker answers.
+        If there are none, the pool's best worker answers.
         """
         who = [worker.id for worker in context.pool.ranked() if worker.id in self.workers]
         if not who:
@@ -109,9 +107,10 @@ class Smoothie:
     def estimate_question_deltas(
         self, text: str, answers_m: Sequence[str | None], present_m: Masks
     ) -> Floats:
-        """Return delta of each worker for the question `text`, (m,).
+        """Return each worker's delta for the question `text`, (m,).
 
-        An answer is None if there is none; `present_m` is the mask of workers that replied.
+        `answers_m` has None where a worker gave no answer; `present_m` is the mask of workers that
+        replied.
         """
         sums_mm, counts_mm = self.neighbour_sums(text)
         both_mm = present_m[:, None] & present_m
@@ -141,8 +140,8 @@ def fit_smoothie(
 ) -> Smoothie:
     """Fit the method to questions and answers; the scores are not used.
 
-    `k` is the number of questions that D is a mean over, the new question included; None for all
-    questions. `form` is how answers are compared.
+    D is a mean over `k` questions, the new question included; None: over all. `form` is the way in
+    which answers are compared.
 
     Raises:
         ConfigError: there are fewer than three workers.
@@ -185,7 +184,7 @@ def _neighbour_sums(
 
 
 def _equality_distances(answers_m: Sequence[str | None]) -> Floats:
-    """Return the distances of answers that are equal or not; a missing answer equals no other."""
+    """Return 0 for equal and 2 for different answers, (m, m); a missing answer equals no other."""
     codes: dict[str, int] = {}
     numbers = [
         -1 - m if answer is None else codes.setdefault(normalize_answer(answer), len(codes))

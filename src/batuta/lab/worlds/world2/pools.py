@@ -56,7 +56,7 @@ def worker_price(traits: WorkerTraits) -> Price:
 
 
 def _measure_worker(traits: WorkerTraits) -> Worker:
-    """Return the worker with its card: its accuracy on questions that it really answered."""
+    """Return the worker with a card of its accuracy on questions that it answers here."""
     skills = tuple(
         Skill(
             family=family,
@@ -100,7 +100,7 @@ def _plans_correctly(traits: WorkerTraits, question: World2Question) -> bool:
 
 
 def _settles_correctly(traits: WorkerTraits, question: World2Question) -> bool:
-    """Return whether the worker decides for the correct answer when it reads a random claim."""
+    """Return whether the worker settles on the correct answer after reading it or a wrong one."""
     wrong = make_wrong_answer(question, uniform_number("world 2 card", question.text))
     is_correct = uniform_number("world 2 shown", question.text) < 0.5  # noqa: PLR2004 - a coin
     claim = question.answer if is_correct else wrong

@@ -1,7 +1,6 @@
-"""The questions of world 2: how they are drawn, worded, and parsed from their text.
+"""The questions of world 2: they are drawn, worded, and parsed from their text.
 
-`world2.toml` has the wordings, which are fixed with the world (design/0015-world-2.md): twenty of
-each training family, four of them held out; eight of each family that is held out as a whole.
+`world2.toml` has the wordings, which are fixed with the world (design/0015-world-2.md).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class FamilyWordings:
     """The templates of a family, with a `{slot}` for each part that is drawn."""
 
     training: tuple[str, ...]
-    """Empty if the family is held out as a whole."""
+    """Wordings for training; empty if the family is held out as a whole."""
     held_out: tuple[str, ...]
 
 
@@ -34,7 +33,7 @@ WORDINGS: Mapping[str, FamilyWordings] = {
         Path(__file__).with_name("world2.toml").read_text(encoding="utf-8")
     ).items()
 }
-"""Wordings by family, in the order of the world's cards."""
+"""Wordings by family, in the order of `KINDS`."""
 
 
 MAX_LEVEL = 6
@@ -50,7 +49,7 @@ class QuestionKind:
 
     name: str
     base: float
-    """The ease for an average worker at the middle level, in probits."""
+    """The family's ease for an average worker at the middle level, in probits."""
     grader: str
     draw: Callable[[Random, int], Slots]
     read: ReadSlots
@@ -78,7 +77,7 @@ class World2Question:
 
 
 _EXTRA_ELEMENTS = {"letters": 2, "walks": 1, "ranks": 1, "shifts": 2}
-"""Number of elements that a question of level 0 would have, by family."""
+"""Number of elements by which a question exceeds its level, by family; 0 for other families."""
 _THINGS = ("pens", "apples", "stamps", "candles", "ribbons", "lemons", "marbles", "buttons")
 _DOINGS = ("walking", "waiting", "reading", "lunch", "cycling", "talks", "packing", "music")
 _WORDS = (
@@ -316,7 +315,7 @@ def draw_world2_question(
     """Return a fresh question, the same on every machine.
 
     `key` is (seed, number); equal keys and levels give the same question in any wording. `level` is
-    1 to 6; None: a random level.
+    1 to 6; None: random.
     """
     rng = seeded_generator("world 2 question", family, *key, level)
     worded = WORDINGS[family]
@@ -340,10 +339,8 @@ def make_wrong_answer(question: World2Question, pick: float) -> str:
         passed = hour * 60 + minute + _pick_offset(pick)
         return _format_time(passed % _DAY)
     if question.kind.grader == "integer":
-        value = int(answer)
-        return str(
-            value + abs(change) if value + (change := _pick_offset(pick)) < 0 else value + change
-        )
+        value, change = int(answer), _pick_offset(pick)
+        return str(value + (abs(change) if value + change < 0 else change))
     at = int(pick * len(answer))
     letter = "abcdefghijklmnopqrstuvwxyz"[int(pick * 25 * len(answer)) % 25]
     return answer[:at] + (letter if letter != answer[at] else "z") + answer[at + 1 :]

@@ -1,4 +1,4 @@
-"""World 2's questions as a source of tasks, drawn from a seed, for evaluations and training."""
+"""World 2's questions as a source of tasks for evaluations and training."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class World2Tasks(DrawnTasks):
     level_example = f"world2:{TRAINING_KINDS[0]}:4-6"
     draw = staticmethod(draw_world2_tasks)
     grade_answer: Callable[[Task, str], Grade] | None = None
-    """Each task names its grader."""
+    """None, because each task names its grader."""
 
     def solve_question(self, text: str, task_id: TaskId) -> Task | None:
-        """Return None, as tasks of this world are not recovered from their text."""
+        """Return None: this world's tasks are not recovered from their text."""
         return None
 
     def hand_written_conductor(self) -> Conductor:
-        """Raise `ConfigError`, as this world has no hand-written conductor."""
+        """Raise `ConfigError`: this world has no hand-written conductor."""
         raise ConfigError("world2 has no hand-written conductor")

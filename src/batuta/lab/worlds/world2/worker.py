@@ -1,4 +1,4 @@
-"""A worker of world 2: traits are drawn, and replies are simulated from the correct answer.
+"""A worker of world 2: its traits are drawn, its replies are simulated from the correct answer.
 
 design/0015-world-2.md explains the distribution.
 """
@@ -33,7 +33,7 @@ from batuta.language.instructions import InstructionKind, classify_instruction
 
 ABILITY_SPREAD = 0.74
 TASTE_SPREAD = 0.69
-"""Standard deviations of ability over all and in single families, in probits."""
+"""Standard deviations of the ability over all families and of a family's taste, in probits."""
 LEVEL_SLOPE = 0.25
 """Probits by which a question is harder for each level."""
 MIDDLE_LEVEL = 3.5
@@ -55,7 +55,7 @@ _TINY = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerTraits:
-    """The drawn traits of a worker; conductors see only its card, which was measured."""
+    """The drawn traits of a worker; conductors see only the worker's measured card."""
 
     name: str
     ability: float
@@ -67,7 +67,7 @@ class WorkerTraits:
     trust: float
     """Probability of accepting an answer in the prompt without checking it."""
     discernment: float
-    """Probability of choosing the correct answer if one of several answers is correct."""
+    """Probability of choosing the correct answer from several answers, if it is among them."""
     price: float
     """Dollars per million output tokens."""
 
@@ -107,9 +107,9 @@ PLAN_LOSS = 0.6
 """Probits that reading a wrong plan subtracts if the worker does not notice the error."""
 PLAN_BY_ABILITY, PLAN_BY_LEVEL = 0.3, 0.15
 FACT_EASE = 0.5
-"""Probits by which knowing a fact is easier than answering a question."""
+"""Probits by which knowing a fact is easier than answering a question on facts."""
 ALL_FACTS_GAIN, FALSE_FACT_LOSS, SOME_FACTS_GAIN = 1.2, 1.0, 0.2
-"""Probits that reading facts adds or subtracts."""
+"""Probits that reading facts adds, or subtracts if a fact is false."""
 COIN = 0.5
 WORLD2_SCOPE_REPLY = (
     "This is a simulated worker of world 2, which can only answer that world's own questions."
@@ -152,7 +152,7 @@ class World2Worker:
     def _asked_kind(self) -> InstructionKind:
         """Return the kind of work that the prompt asks for.
 
-        In the last step, planning and looking up facts become solving.
+        The last step solves instead of planning or looking up facts.
         """
         asked = self._prompt.instruction
         kind = InstructionKind.SOLVE if asked is None else classify_instruction(asked)
@@ -267,20 +267,20 @@ class World2Worker:
         return f"Verdict: wrong. I find this: {working}.\nAnswer: {settled}"
 
     def settle_on(self, claim: str) -> str:
-        """Return the answer for which the worker decides: the claim, or its own answer."""
+        """Return the answer for which the worker decides: the claim or its own answer."""
         if self._trusts(claim):
             return claim
         own = self.find_answer()
         return own if own == claim else self._pick_among([claim, own])
 
     def _choose_among(self, read: Sequence[str]) -> str:
-        """Return the answer with the most votes, the worker's own included."""
+        """Return the answer with the most votes, the worker's own vote included."""
         votes = Counter([*read, self.find_answer()]).most_common()
         best = [answer for answer, count in votes if count == votes[0][1]]
         return best[0] if len(best) == 1 else self._pick_among(best)
 
     def _pick_among(self, answers: Sequence[str]) -> str:
-        """Return the correct answer, if listed, with probability `discernment`, else another."""
+        """Return the correct answer with probability `discernment`, if listed, else another."""
         correct = self._question.answer
         drawn, pick, *_ = uniform_numbers(
             "world 2 discerns", self._traits.name, self._seed, self._prompt.text
