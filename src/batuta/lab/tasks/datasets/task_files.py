@@ -55,10 +55,10 @@ def read_task_file(path: Path, seed: int | None = 0) -> tuple[Task, ...]:
     Raises:
         SourceError: a line cannot be used; the message names it.
     """
-    return _make_tasks(read_rows(path), path, seed)
+    return make_tasks(read_rows(path), path, seed)
 
 
-def _make_tasks(rows: Iterable[Row], path: Path, seed: int | None) -> tuple[Task, ...]:
+def make_tasks(rows: Iterable[Row], path: Path, seed: int | None) -> tuple[Task, ...]:
     """Convert the rows of a file to tasks, as `read_task_file` describes.
 
     Raises:
@@ -193,7 +193,7 @@ def read_task_suite(path: Path, seed: int | None = 0) -> tuple[Task, ...]:
                 row["question"] = _fill_template(template, texts)
             yield {**defaults, **row}
 
-    return _make_tasks(rows(), path, seed)
+    return make_tasks(rows(), path, seed)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
