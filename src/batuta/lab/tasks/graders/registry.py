@@ -37,7 +37,7 @@ async def grade_answer(
 ) -> Grade:
     """Return the grade of `grade`; if that fails, return an undecided grade with the reason.
 
-    Cancellation and an exit requested by a signal pass through; a `SystemExit` raised by a library
+    Cancellation and `KeyboardInterrupt` pass through; a `SystemExit`, which a library may raise,
     does not.
 
     Raises:
