@@ -93,10 +93,7 @@ def find_split(name: str) -> tuple[Dataset, str]:
 
 
 def local_files(source: Dataset, split: str, folder: Path) -> tuple[Path, ...]:
-    """Return a split's files in the data folder, else those fetched from the hub.
-
-    The result is empty if both sets are incomplete.
-    """
+    """Return a split's local files, else the files from the hub; empty if both are incomplete."""
     part = source.splits[split]
     local = tuple(folder / path for path in part.local)
     fetched = tuple(hub_folder(source, folder) / path for path in part.hub)

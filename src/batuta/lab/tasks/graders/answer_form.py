@@ -12,8 +12,7 @@ import unicodedata
 from batuta.lab.tasks.plain_numbers import plain_digits
 
 _MAX_CHARACTERS = 2000
-"""In longer answers, such as programs and essays, only case and white space are normalised, and
-characters beyond twice this number are ignored."""
+"""The longest answer that is normalised in full; `canonical_answer` describes longer ones."""
 _MAX_ROUNDS = 10
 _NO_ANSWERS = frozenset({"", "nan", "n/a"})
 _BOX = re.compile(r"\\boxed\s*\{(.*)\}", re.DOTALL)
@@ -35,7 +34,7 @@ _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 
 def strip_edges(text: str, marks: str) -> str:
-    """Return the text without these characters at its ends, and without full stops at its end.
+    """Return the text without the characters in `marks` at its ends, and full stops at its end.
 
     A full stop at the beginning stays, as in `.5`.
     """
@@ -52,8 +51,8 @@ def canonical_answer(answer: str) -> str:
     stay. White space between two words becomes one space, other white space is removed. Text
     outside a `\boxed{…}` is ignored.
 
-    Answers of more than 2,000 characters are hardly changed, and cut after 4,000: see
-    `_MAX_CHARACTERS`.
+    In answers of more than 2,000 characters, such as programs and essays, only case and white space
+    are normalised, and characters after the first 4,000 are ignored.
     """
     text = answer[: 2 * _MAX_CHARACTERS].casefold().strip()
     if len(text) > _MAX_CHARACTERS:

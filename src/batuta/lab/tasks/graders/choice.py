@@ -1,4 +1,4 @@
-"""Multiple choice: finds the one letter that an answer commits itself to."""
+"""Grades multiple choice by the one letter that an answer commits itself to."""
 
 from __future__ import annotations
 
@@ -66,10 +66,11 @@ _WORD_BEHIND = re.compile(r"\s+(?!(?:or|and|is|are|both|may|might|could|too|as|i
 class ChoiceGrader:
     """Scores 1 if the letter to which an answer commits itself is the target, else 0.
 
-    The letter is in JSON, in a box, in `<answer>`, after `####` or the last "the answer is", or
-    alone in the last line. Letters of other scripts and statements in other languages are read. Two
-    letters, a negated letter, a letter beside another option's text, a retracted letter and an
-    unmarked letter do not count as an answer: the grader never guesses.
+    The letter is in JSON, in a box, in `<answer>`, after `####`, in the last statement such as "the
+    answer is B" or "B is correct", or alone in the last line. Letters of other scripts and
+    statements in other languages are read. Two letters, a negated letter, a letter beside another
+    option's text, a retracted letter and an unmarked letter do not count as an answer: the grader
+    never guesses.
     """
 
     def __init__(self, options: Sequence[str] = ()) -> None:
@@ -90,7 +91,7 @@ class ChoiceGrader:
         return Grade(float(right), chosen, "right" if right else f"expected {target}")
 
     def chosen_letter(self, text: str) -> str | None:
-        """Return the letter that `text` commits itself to; None if there is none or several."""
+        """Return the letter that `text` commits itself to; None without a letter or with several."""
         shown = answer_extraction.visible_text(text)
         data = structured_answer(shown)
         if data is not NO_OBJECT:
@@ -352,7 +353,7 @@ def _single_letter(letters: tuple[str, ...]) -> str | None:
 
 
 def _is_denied(text: str, end: int) -> bool:
-    """Return whether what follows a letter denies it, alone or with others."""
+    """Return whether the text after a letter denies it, alone or together with other letters."""
     alone = statements.DENIAL_AFTER.match(text, end)
     return bool(alone or statements.LIST_DENIAL.match(text, end))
 

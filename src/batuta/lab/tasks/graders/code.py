@@ -28,7 +28,7 @@ from batuta.sandbox.program import (
 )
 
 LIMITS = SandboxLimits()
-"""The limits of each case."""
+"""The sandbox's limits for each case."""
 
 WEAK_RESULT_NOTE = "; weakly, since the tests ran in the program's own process"
 """Appended to the reason of a grade that the program could have forged."""

@@ -1,4 +1,4 @@
-"""Grades answers of which only one wording, number or Python literal is correct."""
+"""Grades answers for which only one wording, number or Python literal is correct."""
 
 from __future__ import annotations
 

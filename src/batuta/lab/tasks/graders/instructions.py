@@ -134,7 +134,7 @@ KNOWN_LANGUAGES = frozenset(_COMMON_WORDS).union(*_SCRIPT_LANGUAGES.values())
 
 
 MAX_LENGTH = 100_000
-"""Maximum number of characters read of an answer."""
+"""Maximum number of characters read of an answer, counted from its end."""
 
 Arguments = Mapping[str, Any]
 Rule = Callable[[str, Arguments], bool | None]

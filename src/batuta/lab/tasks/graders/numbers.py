@@ -1,4 +1,4 @@
-"""Reads written numbers as exact fractions."""
+"""Reads numbers in normalised LaTeX as exact fractions."""
 
 from __future__ import annotations
 

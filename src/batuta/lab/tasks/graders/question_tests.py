@@ -80,9 +80,9 @@ class QuestionTestRunner:
     """A sandbox that runs the programs."""
 
     async def __call__(self, question: str, answer: str) -> bool | None:
-        """Return whether the program in the answer passes.
+        """Return whether the program in the answer passes the tests that the question shows.
 
-        Return None if the question shows no tests, or if no sandbox could run them.
+        Return None if it shows none, or if no sandbox could run them.
         """
         tests = find_question_tests(question)
         if tests is None:

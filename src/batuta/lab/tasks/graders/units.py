@@ -1,4 +1,4 @@
-"""Units of measure: found after a number, and converted by pint."""
+"""Finds units of measure after numbers, and converts values with pint."""
 
 from __future__ import annotations
 

@@ -185,24 +185,15 @@ def parse_outcome_line(row: Row) -> OutcomeLine:
         raise ValueError("its question is empty")
     return OutcomeLine(
         question=question,
-        workers={
-            str(name): parse_worker_outcome(_as_object(runs, f"the outcome of {name}"))
-            for name, runs in workers.items()
-        },
+        workers={str(name): _parse_outcome(name, runs) for name, runs in workers.items()},
         id=_field_text(row, "id"),
         family=_field_text(row, "family"),
         target=_field_text(row, "target"),
     )
 
 
-def parse_worker_outcome(data: Row) -> WorkerOutcome:
-    """Parse the runs of one worker.
-
-    Raises:
-        KeyError: there is no score.
-        TypeError: a field has another form.
-        ValueError: a score is not in [0, 1], or lists are of different lengths.
-    """
+def _parse_outcome(worker: str, value: Any) -> WorkerOutcome:
+    data = _as_object(value, f"the outcome of {worker}")
     scores = tuple(map(_read_score, _read_list(data, "scores")))
     runs = len(scores) or int(data.get("runs", 1))
     scores = scores or (_read_score(data["score"]),)

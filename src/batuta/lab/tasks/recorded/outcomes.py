@@ -187,11 +187,7 @@ class RecordedOutcomes:
         return self.select(np.flatnonzero(missing == 0))
 
     def with_texts(self, replies: Iterable[ReplyRow]) -> RecordedOutcomes:
-        """Return the record with the given replies as its texts.
-
-        Replies to other questions or of other models are left out, and of replies with the same
-        question, model and sample all but the first.
-        """
+        """Return the record with the texts of the replies to its questions by its models."""
         q_of = {task.id: q for q, task in enumerate(self.tasks)}
         m_of = {model: m for m, model in enumerate(self.models)}
         depth = self.scores_qms.shape[2]
