@@ -97,8 +97,8 @@ def generate_tasks(
             )
             return tuple(_make_task(family, generated[index]) for index in range(size))
     except (AssertionError, TypeError, ValueError) as error:
-        told = {"size": size, **(config or {})}
-        raise SourceError(f"Reasoning Gym refuses {family} with {told}: {error}") from None
+        parameters = {"size": size, **(config or {})}
+        raise SourceError(f"Reasoning Gym refuses {family} with {parameters}: {error}") from None
 
 
 def score_answer(task: Task, answer: str) -> Grade:

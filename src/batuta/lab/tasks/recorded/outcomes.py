@@ -154,8 +154,8 @@ class RecordedOutcomes:
         names = self.models if models is None else tuple(models)
         for name in names:
             if name not in self.models:
-                told = suggest_names(name, self.models)
-                raise SourceError(f"{self.name} has no model {name!r}; {told}")
+                known = suggest_names(name, self.models)
+                raise SourceError(f"{self.name} has no model {name!r}; {known}")
         columns = [self.models.index(name) for name in names]
         index = np.ix_(rows, np.asarray(columns, int))
         return replace(
