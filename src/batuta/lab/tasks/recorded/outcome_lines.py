@@ -174,15 +174,12 @@ def parse_outcome_line(row: Row) -> OutcomeLine:
     Raises:
         KeyError: the line has neither question nor id, it has no workers, or a worker has no score.
         TypeError: a field has another form.
-        ValueError: the question is empty and has no id, a score is not in [0, 1], or lists are of
-            different lengths.
+        ValueError: a score is not in [0, 1], or lists are of different lengths.
     """
     workers = _as_object(row["workers"], "the field workers")
     question = "" if "question" not in row and row.get("id") else row["question"]
     if not isinstance(question, str):
         raise TypeError("its question is not a string")
-    if not question.strip() and not row.get("id"):
-        raise ValueError("its question is empty")
     return OutcomeLine(
         question=question,
         workers={str(name): _parse_outcome(name, runs) for name, runs in workers.items()},
