@@ -160,6 +160,11 @@ def test_any_history_of_means_survives_the_file(rows, tmp_path_factory):
         ("{", "line 2 of .* is not JSON"),
         ('{"question": "q"}', "question 2 cannot be used: it has no 'workers'"),
         ('{"question": 7, "workers": {}}', "its question is not a string"),
+        (
+            '{"question": "q", "workers": [1]}',
+            r"the field workers is \[1\], which is not an object",
+        ),
+        ('{"question": "q", "workers": {"a": 1}}', "the outcome of a is 1, which is not an object"),
         ('{"question": "q", "workers": {"a": {}}}', "question 2 cannot be used: it has no 'score'"),
         ('{"question": "q", "workers": {"a": {"scores": 1}}}', "scores is not a list"),
         ('{"question": "q", "workers": {"a": {"score": 1, "usd": [1, 2]}}}', "2 usd with 1 scores"),

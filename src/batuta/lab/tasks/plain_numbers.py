@@ -1,7 +1,7 @@
 """Reads numbers outside formulas as exact fractions.
 
 `1,234`, `1 234`, `391.0` and `3.91e2` are numbers, also with a typographic minus or with the digits
-of other scripts. `007` is a code and `1,2` a list.
+of other scripts. `007`, a code, and `1,2`, a list, are not.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NUMBER = re.compile(
 
 
 def plain_digits(text: str) -> str:
-    """Return the text with digits, minus signs, points and spaces of all scripts as ASCII."""
+    """Return the text with ASCII digits, signs, separators and spaces, without direction marks."""
     return text if text.isascii() else ascii_digits(text.translate(_SIGNS))
 
 
@@ -45,7 +45,7 @@ def ascii_digits(text: str) -> str:
     """Return the text with the digits of all scripts as ASCII."""
     if text.isascii():
         return text
-    return "".join(str(unicodedata.decimal(sign)) if sign.isdecimal() else sign for sign in text)
+    return "".join(str(unicodedata.decimal(one)) if one.isdecimal() else one for one in text)
 
 
 def read_plain_number(text: str) -> Fraction | None:

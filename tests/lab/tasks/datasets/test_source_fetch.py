@@ -114,12 +114,24 @@ def test_a_file_arrives_with_its_sum_and_is_loaded(hub, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("status", "said"), [(401, "accept its terms"), (403, "accept its terms"), (404, "HTTP 404")]
+    ("status", "said"),
+    [
+        (401, "accept its terms"),
+        (403, "accept its terms"),
+        (404, "has no file"),
+        (507, "(HTTP 507): try again later"),
+    ],
 )
 def test_a_refusal_is_one_sentence(hub, tmp_path, status, said):
     hub[0].status = status
     told = fetched(hub[1], tmp_path)
     assert told.startswith("SourceError: the hub") and said in told and "\n" not in told
+
+
+def test_a_folder_that_cannot_be_written_is_no_fault_of_the_network(hub, tmp_path):
+    (tmp_path / "bench").write_bytes(b"")
+    told = fetched(hub[1], tmp_path)
+    assert told.startswith(f"SourceError: {tmp_path / 'bench'}") and "cannot be written" in told
 
 
 def test_offline_it_says_so(tmp_path):

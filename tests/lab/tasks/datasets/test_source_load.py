@@ -104,13 +104,15 @@ def test_a_file_of_ones_own(tmp_path):
         {"question": "Say hi.", "answer": "hi", "id": "greet", "tags": ["a"], "difficulty": 2},
         {"question": "Which?", "answer": "b", "options": ["x", "y", "z"]},
         {"question": "JSON?", "answer": "", "grader": "json-schema", "data": {"type": "object"}},
+        {"question": "A list?", "answer": None, "grader": "json-schema", "data": {"type": "array"}},
     )
-    number, words, choice, schema = load_tasks(str(path))
+    number, words, choice, schema, untold = load_tasks(str(path))
     assert (number.grader, number.target, words.grader) == ("integer", "4", "exact")
     assert (words.id, words.tags, words.difficulty) == ("greet", ("a",), 2.0)
     assert choice.grader == "choice"
     assert json.loads(choice.data)["options"]["ABC".index(choice.target)] == "y"
     assert (schema.grader, json.loads(schema.data)) == ("json-schema", {"type": "object"})
+    assert (untold.grader, untold.target) == ("json-schema", "")
     assert load_tasks(str(path)) == load_tasks(str(path))
 
 

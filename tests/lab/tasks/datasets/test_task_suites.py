@@ -64,6 +64,9 @@ def test_rows_of_a_file_beside_it_with_columns_of_its_own(tmp_path):
     [
         ("", "not a mapping"),
         ("a: [", "is not YAML"),
+        ("tasks: [{question: a, answer: 2024-02-30}]", "is not YAML: day is out of range"),
+        ("template: 'Q {question}'\ntasks: [{question: '', answer: b}]", "or is empty"),
+        ("tasks: [{question: a, answer: yes}]", "its answer True is neither text nor a number"),
         ("a: 1", "unknown field 'a'"),
         ("scoring: log-likelihood", "unknown field 'scoring'"),
         ("template: no mark\ntasks: []", "has no {question}"),

@@ -51,6 +51,19 @@ async def run_tests(anyio_backend):
     await opening.__aexit__(None, None, None)
 
 
+@pytest.mark.parametrize(
+    "question",
+    [
+        ">>> f(1)\n{[1]: 2}\n",
+        f">>> f({'-' * 900}1)\n2\n",
+        f">>> f({'-' * 100_000}1)\n2\n",
+        f"assert f(1) == {'-' * 100_000}1",
+    ],
+)
+def test_what_python_cannot_read_is_no_test(question):
+    assert find_question_tests(question) is None
+
+
 def test_assertions_and_examples_are_found():
     asserted, examples = find_question_tests(MBPP), find_question_tests(HUMAN_EVAL)
     assert asserted is not None

@@ -223,7 +223,7 @@ def test_a_missing_set_says_where_it_was_looked_for(tmp_path):
 
 def test_shapes_that_do_not_fit_are_refused():
     record = made()
-    with pytest.raises(ValueError, match="for \\(3, 3\\) answers"):
+    with pytest.raises(ValueError, match="do not fit \\(3, 3\\) answers"):
         RecordedOutcomes(
             name="x",
             tasks=record.tasks[:3],

@@ -65,7 +65,7 @@ async def test_samples_are_kept_distinct_by_their_seeds(record):
     question = "What is 3+3?"
     texts = [(await client.complete(ask(question, seed))).text for seed in (4, 7, 4, 7)]
     assert texts == ["Answer: 7", "Answer: 6", "Answer: 7", "Answer: 6"]
-    with pytest.raises(NotRecordedError, match="has 2 recorded answers to q2, and all are used"):
+    with pytest.raises(NotRecordedError, match="has 2 recorded answers to q2, and none is left"):
         await client.complete(ask(question, 5))
 
 

@@ -33,11 +33,12 @@ def answer_text(value: Any) -> str:
     """Return an answer as text; `5.0`, as tables write an integer, becomes `5`.
 
     Raises:
-        ValueError: the value is neither text nor a number, or is a float that may have lost digits.
+        ValueError: the value is None, a boolean, infinite or NaN, or a float that may have lost
+            digits.
     """
     is_infinite = isinstance(value, float | Decimal) and not math.isfinite(value)
     if value is None or isinstance(value, bool) or is_infinite:
-        raise ValueError("its answer is neither text nor a number")
+        raise ValueError(f"its answer {value} is neither text nor a number: write it as a string")
     if isinstance(value, float) and abs(value) >= _EXACT_FLOATS:
         if len(Decimal(repr(value)).normalize().as_tuple().digits) > _SURE_DIGITS:
             raise ValueError(
@@ -63,7 +64,7 @@ def whole_number(text: str) -> str | None:
 
 
 def read_tags(value: Any) -> tuple[str, ...]:
-    """Return the tags of a task, from a list or a string separated by commas.
+    """Return the tags of a task, from a list, or from a string separated by `,`, `;` or `|`.
 
     Raises:
         TypeError: the value is neither.
@@ -83,12 +84,12 @@ def read_options(value: Any) -> dict[str, str]:
     """Return the options by their letters, in order.
 
     Args:
-        value: a list of strings; an object from letters to strings; `{"label": […], "text": […]}`;
-            or a string with one option per line, lettered options, or options separated by `|` or
-            `;`.
+        value: a list of strings, or of `{"label": …, "text": …}`; an object from letters to
+            strings; `{"label": […], "text": […]}`; or a string with one of these as JSON, with one
+            option per line, with lettered options, or with options separated by `|` or `;`.
 
     Raises:
-        TypeError, ValueError: the value has another form.
+        KeyError, TypeError, ValueError: the value has another form.
     """
     if isinstance(value, str):
         value = _parse_options_text(value)

@@ -34,7 +34,7 @@ def _parquet_files(split: str, *folders: str) -> tuple[str, ...]:
 
 _RLPR_FILES = ("rlpr_train.parquet",)
 _RLPR_PARTS = 100
-"""RLPR has no test split, so one of this many parts of its questions is held out."""
+"""RLPR has no test split, so one question in this many is held out."""
 
 
 def _is_held_out_of_rlpr(row: Row) -> bool:

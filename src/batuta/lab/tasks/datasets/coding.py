@@ -5,11 +5,11 @@ The code graders read this JSON from `Task.data`:
 - code-stdin: `{"tests": [{"input", "output"}]}`, with a program's input and output.
 - code-functional: the same with `"entry"`, such as `Solution().solve`. An input has one JSON value
   per argument, each on its own line; an output is one JSON value.
-- code-assert: `{"preamble", "tests"}`, the source before and after the program. It raises an error
-  if a test fails. With `"entry"`, the preamble's definition of that name is only a stub.
+- code-assert: `{"preamble", "tests"}`, the source before and after the program; the tests raise an
+  error if one fails. With `"entry"`, the preamble's definition of that name is only a stub.
 
-The first two may have `"tolerance"`, the relative or absolute error allowed in numbers with
-decimals; no benchmark here states it.
+The first two may have `"preamble"`, source before the program, and `"tolerance"`, the relative or
+absolute error allowed in numbers with decimals; no benchmark here has them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from batuta.lab.tasks.datasets.rows import MAX_ROW_BYTES, Row
 
 CODE_BLOCK_INSTRUCTION = "Answer with the whole program in one Python code block."
 
-_LEVELS = {"easy": 1.0, "medium": 2.0, "hard": 3.0}
+LEVELS = {"easy": 1.0, "medium": 2.0, "hard": 3.0}
+"""The difficulty of a contest problem by the name of its level."""
 
 _RUN_UNITTEST = """
 import sys as _sys
@@ -43,7 +44,7 @@ assert _result.wasSuccessful() and not _result.expectedFailures, "a test case fa
 
 
 def convert_human_eval(row: Row) -> Task:
-    """Convert a problem of HumanEval: a function that is to be completed."""
+    """Convert a problem of HumanEval: a function to complete."""
     start = row["prompt"].rstrip()
     question = f"Complete this function.\n\n```python\n{start}\n```\n\n{CODE_BLOCK_INSTRUCTION}"
     tests = f"{row['test']}\ncheck({row['entry_point']})\n"
@@ -52,7 +53,7 @@ def convert_human_eval(row: Row) -> Task:
 
 
 def convert_mbpp(row: Row) -> Task:
-    """Convert a short program of MBPP; the question shows its tests, as in the benchmark."""
+    """Convert a problem of MBPP; as published, the question shows all but the challenge tests."""
     tests: list[str] = row["test_list"]
     shown = "\n".join(tests)
     question = f"{row['text']}\nIt must pass these tests:\n\n{shown}\n\n{CODE_BLOCK_INSTRUCTION}"
@@ -63,7 +64,7 @@ def convert_mbpp(row: Row) -> Task:
 
 
 def _called_function(row: Row) -> str:
-    """Return the first function of the reference program that the first test names; "" if none."""
+    """Return the name of the reference program's function that the first test calls; "" if none."""
     defined = re.findall(r"^def[ \t]+(\w+)", row.get("code") or "", re.MULTILINE)
     called: list[str] = re.findall(r"\w+", row["test_list"][0])
     return next((name for name in called if name in defined), "")
@@ -80,9 +81,9 @@ def convert_big_code_bench(row: Row) -> Task:
     tags = tuple(f"library:{library}" for library in libraries)
     question, tests = f"{asked.strip()}\n\n{CODE_BLOCK_INSTRUCTION}", row["test"] + _RUN_UNITTEST
     # the tests use what the prompt imports
-    sketch = (row.get("prompt") or row.get("complete_prompt") or "") + _import_lines(row["test"])
+    preamble = (row.get("prompt") or row.get("complete_prompt") or "") + _import_lines(row["test"])
     entry = row.get("entry_point", "task_func")
-    return _assertion_task(id_, question, tests, preamble=sketch, entry=entry, tags=tags)
+    return _assertion_task(id_, question, tests, preamble=preamble, entry=entry, tags=tags)
 
 
 def _import_lines(tests: str) -> str:
@@ -104,13 +105,13 @@ def convert_leet_code(row: Row) -> Task:
         f"{statement.strip()}\n\n```python\n{starter.rstrip()}\n```\n\n{CODE_BLOCK_INSTRUCTION}"
     )
     tests = f"{row['test']}\ncheck({row['entry_point']})\n"
-    difficulty = _LEVELS.get(level.lower())
+    difficulty = LEVELS.get(level.lower())
     id_ = f"leetcode/{row['task_id']}"
     return _assertion_task(id_, question, tests, preamble=row["prompt"], difficulty=difficulty)
 
 
 def convert_crux_eval(row: Row) -> Task:
-    """Convert a problem of CRUXEval: to predict what a function returns."""
+    """Convert a problem of CRUXEval, which asks for the value that a function returns."""
     call = f"{row['code']}\n\nf({row['input']})"
     instruction = "What does this call return? End with a line such as `Answer: [1, 2]`."
     question = f"```python\n{call}\n```\n\n{instruction}"
@@ -137,7 +138,7 @@ def convert_live_code_bench(row: Row) -> Task:
         target="",
         grader="code-functional" if functional else "code-stdin",
         tags=("code", row["platform"], f"date:{row['contest_date'][:10]}"),
-        difficulty=_LEVELS.get(row["difficulty"]),
+        difficulty=LEVELS.get(row["difficulty"]),
         data=as_json(data),
     )
 
@@ -154,7 +155,7 @@ def _contest_question(row: Row, *, functional: bool) -> str:
 
 
 def _unpack_hidden_tests(encoded: str | None) -> list[Row]:
-    """Decode hidden tests, which are stored as base64 of zlib of a pickled JSON string."""
+    """Decode hidden tests: JSON, or a pickled string of JSON, packed with zlib, in base64."""
     if not encoded:
         return []
     if encoded.lstrip().startswith("["):

@@ -25,13 +25,17 @@ _REFERS_TO_OPTIONS = re.compile(
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class MultipleChoiceQuestion:
-    """A question with options that have no letters yet; its `repr` does not show the text."""
+    """A question with options that have no letters yet; its `repr` does not show the text.
+
+    Raises:
+        ValueError: there are more options than letters.
+    """
 
     id: TaskId
     stem: str
+    """The question without the options."""
     options: tuple[str, ...]
     correct_index: int
-    """The index of the correct option."""
     tags: tuple[str, ...] = ()
     difficulty: float | None = None
     private: bool = False
@@ -44,10 +48,10 @@ class MultipleChoiceQuestion:
             )
 
     def to_task(self, seed: int | None) -> Task:
-        """Return the task with its options shuffled by `seed`, or as published if it is None.
+        """Return the task with its options shuffled by `seed`; None keeps the published order.
 
-        If an option refers to others by position, the published order is kept. The order depends
-        only on the seed and the id, and the task's data records it.
+        That order is also kept if an option refers to others by position. The shuffled order
+        depends only on the seed and the id, and the task's data records it.
         """
         order = list(range(len(self.options)))
         if seed is not None and not any(
@@ -71,7 +75,7 @@ class MultipleChoiceQuestion:
 
 
 RowConverter = Callable[[Row], Task | MultipleChoiceQuestion | None]
-"""Converts a row; None drops a row that is not a usable task."""
+"""Converts a row; returns None for a row that is not a usable task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +84,17 @@ class HubDataset:
 
     repo: str
     revision: str
-    """The commit, as public evaluation code pins it."""
+    """The commit that public evaluation code pins."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetSplit:
-    """A split of a data set, and its files."""
+    """The files of a split, and the condition for its rows."""
 
     hub: tuple[str, ...] = ()
     """Files in the hub's repository."""
     local: tuple[str, ...] = ()
-    """Files in the data folder, which are looked for before the files from the hub."""
+    """Files in the data folder, which are preferred to the files from the hub."""
     keep: Callable[[Row], bool] | None = None
     """Returns whether a row belongs to the split; None keeps all rows."""
 
@@ -120,7 +124,7 @@ def distinct_ids(ids: Iterable[str]) -> Iterator[str]:
 
 
 def text_digest(*texts: str) -> str:
-    """Return twelve hexadecimal digits that depend on the texts, but not on their white space."""
+    """Return twelve hexadecimal digits of the texts; the amount of white space does not count."""
     joined = "\0".join(" ".join(text.split()) for text in texts)
     return hashlib.blake2b(joined.encode(), digest_size=6).hexdigest()
 

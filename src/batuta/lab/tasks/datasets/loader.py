@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
+from http import HTTPStatus
 from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Any
@@ -28,8 +30,8 @@ from batuta.lab.tasks.datasets.rows import ROW_FAULTS, Row, file_sha256, read_ro
 from batuta.lab.tasks.datasets.task_files import SUITE_ENDINGS, read_task_file, read_task_suite
 
 SUMS_FILE = "SHA256SUMS"
-"""The name of the files of checksums, in the format of `sha256sum`: beside this file, and in each
-folder of files from the hub."""
+"""The name of a file of checksums, in the format of `sha256sum`. There is one beside this module,
+and one in each folder of files from the hub."""
 
 
 def load_tasks(
@@ -45,11 +47,12 @@ def load_tasks(
     The name is a benchmark (`gsm8k`, `gsm8k:train`), a generator (`reasoning-gym:FAMILY`) or the
     path of a user's file. `files`, in a benchmark's own format, are read instead of the files in
     `folder` (None: the data folder). The seed shuffles the options (None keeps the published order)
-    and seeds a generator, which makes `size` tasks; other sources return all their tasks.
+    and seeds a generator (None: 0), which makes `size` tasks; other sources return all their tasks.
 
     Raises:
         SourceError: there is no such source, its files are missing, have changed or cannot be read,
-            or `files` are given for another source than a benchmark.
+            a package that reads or makes them is not installed, or `files` are given for a source
+            that is not a benchmark.
     """
     generated = name.startswith(f"{reasoning_gym.NAME}:")
     if files and (generated or is_task_file(name)):
@@ -90,7 +93,7 @@ def find_split(name: str) -> tuple[Dataset, str]:
 
 
 def local_files(source: Dataset, split: str, folder: Path) -> tuple[Path, ...]:
-    """Return the files of a split in the data folder; none if one of them is missing."""
+    """Return a split's local files, else the files from the hub; empty if both are incomplete."""
     part = source.splits[split]
     local = tuple(folder / path for path in part.local)
     fetched = tuple(hub_folder(source, folder) / path for path in part.hub)
@@ -115,7 +118,7 @@ def _verified_files(source: Dataset, split: str, folder: Path) -> tuple[Path, ..
     sums = {folder / path: total for path, total in _packaged_sums().items()}
     sums |= {fetched / path: total for path, total in _listed_sums(fetched).items()}
     for path in paths:
-        if sums.get(path, "") not in {"", file_sha256(path)}:
+        if path in sums and sums[path] != file_sha256(path):
             raise SourceError(
                 f"{path} has changed (its SHA-256 differs): replace it with the original file, "
                 "or read it as it is with --from-file"
@@ -155,22 +158,23 @@ def _convert_rows(
 ) -> Iterator[Task]:
     keep = source.splits[split].keep
     for path in paths:
-        for row in read_rows(path):
+        for number, row in enumerate(read_rows(path), 1):
             known = {**row, "file": str(path)}
             try:
                 item = source.convert(known) if keep is None or keep(known) else None
             except (*ROW_FAULTS, pickle.PickleError) as error:
-                raise SourceError(_misfit_message(source, path, row, error)) from None
+                where = f"row {number} of {path}"
+                raise SourceError(_misfit_message(source, where, row, error)) from None
             if item is not None:
                 yield item.to_task(seed) if isinstance(item, MultipleChoiceQuestion) else item
 
 
-def _misfit_message(source: Dataset, path: Path, row: Row, error: Exception) -> str:
+def _misfit_message(source: Dataset, where: str, row: Row, error: Exception) -> str:
     if isinstance(error, KeyError) and error.args and error.args[0] not in row:
         has = ", ".join(map(str, row)) or "nothing"
-        return f"{path} lacks the column {error} of {source.name}; its columns are {has}"
+        return f"{where} lacks the column {error} of {source.name}; its columns are {has}"
     cause = error if isinstance(error, ValueError) else repr(error)
-    return f"a row of {path} is not in the format of {source.name}: {cause}"
+    return f"{where} is not in the format of {source.name}: {cause}"
 
 
 _HUB_TIMEOUT = 10.0
@@ -185,13 +189,14 @@ def fetch_split(
     revision: str | None = None,
     on_file: Callable[[Path], None] | None = None,
 ) -> tuple[Path, ...]:
-    """Download the files of a split into a folder in `folder`, and write their SHA-256 beside them.
+    """Download the files of a split into the data folder, and return their paths.
 
-    `revision` replaces the pinned commit; `on_file` is called with each downloaded file.
+    Their SHA-256 are written beside them. `revision` replaces the pinned commit; `on_file` is
+    called with each downloaded file.
 
     Raises:
-        SourceError: the set is not on the hub, the hub refused or could not be reached, or
-            huggingface_hub is not installed.
+        SourceError: the split is not on the hub, the hub failed or could not be reached, a file
+            could not be written, or huggingface_hub is not installed.
     """
     origin = source.origin
     names = source.splits[split].hub
@@ -217,20 +222,24 @@ def fetch_split(
             paths.append(Path(got))
             if on_file is not None:
                 on_file(paths[-1])
+        _record_sums(target, paths, f"{origin.repo}@{commit}")
     except (hub.errors.HTTPError, OSError) as error:
-        raise SourceError(_hub_error_text(origin, revision or origin.revision, error)) from None
-    _record_sums(target, paths, f"{origin.repo}@{commit}")
+        raise SourceError(_fetch_error_text(origin, revision or origin.revision, error)) from None
     return tuple(paths)
 
 
-def _hub_error_text(origin: HubDataset, revision: str, error: Exception) -> str:
+def _fetch_error_text(origin: HubDataset, revision: str, error: Exception) -> str:
     wanted = f"{origin.repo} at {revision[:12]}"
+    if isinstance(error, OSError) and (error.filename or error.errno == errno.ENOSPC):
+        return f"{error.filename or wanted} cannot be written: {error.strerror}"
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is None:
         return f"the hub could not be reached for {wanted}: check the network and try again"
     if status in {401, 403}:
         return f"the hub refuses {wanted}: accept its terms there and set HF_TOKEN"
-    return f"the hub has no file for {wanted} (HTTP {status}): name a commit with --revision"
+    if status == HTTPStatus.NOT_FOUND:
+        return f"the hub has no file for {wanted} (HTTP {status}): name a commit with --revision"
+    return f"the hub cannot send {wanted} now (HTTP {status}): try again later"
 
 
 def _record_sums(target: Path, paths: list[Path], commit: str) -> None:

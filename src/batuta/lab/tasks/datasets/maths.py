@@ -65,7 +65,7 @@ def convert_math_500(row: Row) -> Task:
 
 
 def aime_converter(year: int) -> RowConverter:
-    """Return a converter for problems of that year's two AIME contests."""
+    """Return a converter for the problems of the two AIME contests of a year."""
 
     def convert(row: Row) -> Task:
         contest, number = _aime_problem(row)
@@ -143,7 +143,7 @@ _THEOREM_FORMS = {
     "bool": ("freeform", f"Answer True or False. {BOX_INSTRUCTION}"),
     "option": ("choice", "Answer with the letter of one option."),
 }
-"""The grader, and the instruction on the form of the answer, by kind of answer."""
+"""The grader and the instruction for each kind of answer."""
 
 
 def convert_theorem_qa(row: Row) -> Task | None:

@@ -20,7 +20,7 @@ from batuta.lab.tasks.datasets.dataset import as_json, text_digest
 NAME = "reasoning-gym"
 
 _NOT_SERIALIZABLE = frozenset({"composite", "arc_agi", "rearc", "graph_color"})
-"""`composite` needs the names of other generators; entries of the others do not survive JSON."""
+"""`composite` needs the names of other generators; entries of the other three are not JSON."""
 
 _EVALUATES_ANSWERS = frozenset(
     {
@@ -36,8 +36,8 @@ _EVALUATES_ANSWERS = frozenset(
         "string_insertion",
     }
 )
-"""Generators with scorers that evaluate the answer as Python, so that a model could execute code or
-hang the process."""
+"""Generators whose scorers evaluate the answer as Python: a model could execute code or hang the
+process."""
 
 EXCLUDED_GENERATORS = _NOT_SERIALIZABLE | _EVALUATES_ANSWERS
 
@@ -46,7 +46,6 @@ UNREPEATABLE_GENERATORS = frozenset(
         "isomorphic_strings",
         "knight_swap",
         "list_functions",
-        "polynomial_multiplication",
         "ransom_note",
         "word_ladder",
     }
@@ -56,8 +55,8 @@ process; an id still identifies one question."""
 
 
 _STRIDE = 1_000_003
-"""Distance between Batuta's seeds. In the package, question n of seed s is question 0 of seed
-s + n, so that adjacent seeds would share questions."""
+"""Distance between the package's seeds for adjacent seeds of Batuta. In the package, question n of
+seed s is question 0 of seed s + n, so adjacent seeds would share questions."""
 
 
 def is_installed() -> bool:
@@ -79,25 +78,27 @@ def generate_tasks(
 ) -> tuple[Task, ...]:
     """Generate tasks, equal for the same seed and version of the package.
 
-    Tasks of an unrepeatable generator have a tag that says so.
+    Tasks of an unrepeatable generator, which may differ, have the tag `unrepeatable`. `config` has
+    the generator's own parameters.
 
     Raises:
-        SourceError: there is no such generator, it refuses the parameters, or the package is not
-            installed.
+        SourceError: there is no such generator, it refuses the size or a parameter, or the package
+            is not installed.
     """
     if family not in generator_names():
         raise SourceError(
             f"Reasoning Gym has no generator {family!r}; see: batuta tasks show {NAME}"
         )
     try:
-        with _own_globals():
+        with _restored_globals():
             first = seed * _STRIDE
             generated = _import_gym().create_dataset(
                 family, size=size, seed=first, **(config or {})
             )
             return tuple(_make_task(family, generated[index]) for index in range(size))
     except (AssertionError, TypeError, ValueError) as error:
-        raise SourceError(f"Reasoning Gym refuses {family} with {config}: {error}") from None
+        parameters = {"size": size, **(config or {})}
+        raise SourceError(f"Reasoning Gym refuses {family} with {parameters}: {error}") from None
 
 
 def score_answer(task: Task, answer: str) -> Grade:
@@ -109,7 +110,7 @@ def score_answer(task: Task, answer: str) -> Grade:
     entry: dict[str, Any] = orjson.loads(task.data)
     scorer = _import_gym().get_score_answer_fn(entry["metadata"]["source_dataset"])
     try:
-        with _own_globals():
+        with _restored_globals():
             value = float(scorer(answer, entry))
     except Exception as error:  # noqa: BLE001 - scorers fail on unforeseen answers
         return Grade(0.0, answer, f"the scorer could not read it: {type(error).__name__}")
@@ -117,11 +118,11 @@ def score_answer(task: Task, answer: str) -> Grade:
 
 
 @contextmanager
-def _own_globals() -> Generator[None]:
+def _restored_globals() -> Generator[None]:
     """Restore the global state that a few generators change.
 
-    They seed the shared random number generator, and one sets the decimal precision to twelve
-    digits, which would affect dollars.
+    They seed the shared random number generator; one sets the decimal precision to twelve digits,
+    which would affect dollars.
     """
     before = random.getstate()
     try:

@@ -30,13 +30,14 @@ MAX_ROW_BYTES = 128 << 20
 """Maximum unpacked bytes of one row, or of one entry of an archive."""
 _ALWAYS_ALLOWED_BYTES = 1 << 30
 _MAX_RATIO = 100
-"""Maximum ratio of unpacked to packed bytes, for more than `_ALWAYS_ALLOWED_BYTES`. Packing shrinks
-model replies to a tenth, and a decompression bomb to a thousandth."""
+"""Maximum ratio of unpacked to packed bytes for a file that unpacks to more than
+`_ALWAYS_ALLOWED_BYTES`. Packing shrinks model replies to a tenth, and a decompression bomb to a
+thousandth."""
 
 
 @final
 class UnpackingLimit:
-    """Counts the unpacked bytes of a file and stops at its limit."""
+    """Counts the unpacked bytes of a file, and raises an error beyond their limit."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -59,7 +60,7 @@ class UnpackingLimit:
 
 @final
 class UnpackedStream(io.RawIOBase):
-    """A stream that counts its unpacked bytes and stops at the limit."""
+    """A stream of unpacked bytes that raises `SourceError` beyond their limit."""
 
     def __init__(self, stream: IO[bytes], limit: UnpackingLimit) -> None:
         super().__init__()
@@ -71,7 +72,7 @@ class UnpackedStream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Buffer, /) -> int:
-        """Fill the buffer as far as there is data."""
+        """Read into the buffer, and return the number of bytes; 0 at the end."""
         view = memoryview(buffer)
         piece = self._stream.read(len(view))
         self._limit.add(len(piece))
@@ -91,14 +92,14 @@ ROW_FAULTS = (KeyError, IndexError, TypeError, ValueError, AttributeError, Overf
 """Exceptions raised for a row with missing fields or wrong types."""
 
 _HEAD = 4
-"""Bytes at the start of a file that determine its encoding."""
+"""Number of bytes at the start of a file that determine its encoding."""
 _AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG_NUMBER = b"0" * 19
-"""A run of 19 digits may be an integer beyond 64 bits, which orjson reads as a float. All digits
-are first mapped to zeros and then searched for this; a regular expression took a third of the time
-of reading a record."""
+"""A run of 19 digits may be an integer beyond 64 bits, which orjson reads as a float. The text is
+searched for this run after all its digits are mapped to zeros; a regular expression took a third of
+the time of reading a record."""
 _MAX_FIELD = 1 << 28
-"""Maximum number of characters of a field of a table."""
+"""Maximum number of characters in a field of a CSV or TSV file."""
 
 _PIECE_BYTES = 1 << 16
 _BATCH = 64
@@ -106,7 +107,7 @@ _BATCH = 64
 
 
 def import_arrow(module: str = "pyarrow") -> Any:
-    """Import PyArrow, which reads Parquet and zstd.
+    """Import PyArrow, which reads Parquet and zstd, or one of its modules.
 
     Raises:
         SourceError: PyArrow is not installed.
@@ -123,8 +124,8 @@ def read_rows(path: Path) -> Iterator[Row]:
     """Read the rows of a file in the format of its suffix.
 
     Raises:
-        SourceError: the file does not exist, is damaged or has an unknown format, or a row is not
-            an object.
+        SourceError: the file does not exist or has an unknown format. While the rows are read: it
+            is damaged or too large, a row is not an object, or PyArrow is needed and missing.
     """
     if not path.is_file():
         raise SourceError(f"there is no file {path}")
@@ -281,4 +282,4 @@ _READERS = {
     ".tsv": _read_question_table,
     ".json": _read_json,
 }
-"""The readers of the formats by suffix, apart from JSON lines, which may be compressed."""
+"""The readers by suffix. JSON lines, which may be compressed, have `_read_json_lines`."""

@@ -15,7 +15,7 @@ from batuta.lab.tasks.datasets.maths import integer_answer
 from batuta.lab.tasks.datasets.rows import Row
 
 ANSWER_LINE = "End with a line that begins with `Answer:` and gives your answer."
-"""It has no example, because small models repeated `Answer: the answer` word for word."""
+"""This line has no example, because small models repeated `Answer: the answer` word for word."""
 
 
 def convert_mmlu(row: Row) -> MultipleChoiceQuestion:
@@ -45,7 +45,7 @@ def convert_mmlu_pro(row: Row) -> MultipleChoiceQuestion:
 
 
 def convert_gpqa(row: Row) -> MultipleChoiceQuestion:
-    """Convert a question of GPQA; it is private, since its authors ask not to publish it."""
+    """Convert a question of GPQA, which is private because its authors ask not to publish it."""
     wrong = (row[f"Incorrect Answer {number}"].strip() for number in (1, 2, 3))
     tags = ("gpqa", row["High-level domain"])
     return MultipleChoiceQuestion(
@@ -64,7 +64,7 @@ _TOPIC = re.compile(r"""['"]topic['"]\s*:\s*['"]([^'"]+)['"]""")
 
 
 def convert_rlpr(row: Row) -> Task | None:
-    """Convert a question of RLPR's training set, without its chat template; drop an empty one."""
+    """Convert a question of RLPR, without its chat template; return None if a part is blank."""
     prompt = "\n".join(turn["content"] for turn in row["prompt"] if turn["role"] == "user")
     wrapped = _CHAT.search(prompt)
     question = (wrapped[1] if wrapped else prompt).strip()
@@ -115,7 +115,7 @@ def convert_simple_qa(row: Row) -> Task:
 
 
 def _find_topic(metadata: object) -> tuple[str, ...]:
-    """Return the topic from SimpleQA's metadata, which is a Python dictionary as text."""
+    """Return the topic, if any, from SimpleQA's metadata: a Python dictionary as text."""
     found = _TOPIC.search(str(metadata or ""))
     return (found[1],) if found else ()
 

@@ -14,8 +14,9 @@ A YAML file has worked examples, a template, defaults, and the questions:
     tasks:
       - {question: "What is 7 + 8?", answer: 15}
 
-Instead of `tasks` there may be `file`, a file of rows beside it, and `fields`, which names the
-columns of the question, the answer and so on.
+`shots` is the number of examples to show (default: all). Instead of `tasks` there may be `file`, a
+file of rows beside the YAML file, and `fields`, which names the columns of the question, the answer
+and so on.
 """
 
 from __future__ import annotations
@@ -46,9 +47,10 @@ _FIELDS = {"id", "question", "answer", "options", "grader", "tags", "difficulty"
 def read_task_file(path: Path, seed: int | None = 0) -> tuple[Task, ...]:
     """Read the tasks of a file with a JSON object per line; the seed shuffles options, unless None.
 
-    A line has `question` and `answer`, and may have `id`, `options` (see `read_options`; the answer
-    is then a letter), `grader` (default: choice with options, integer for an integer, else exact),
-    `tags`, `difficulty`, `data`. Empty, null and NaN fields count as missing.
+    A line has `question` and `answer`, which may be empty if there is `data`. It may have `id`,
+    `grader` (default: integer for an integer, else exact), `tags`, `difficulty`, `data`, and
+    `options` (see `read_options`), with which the answer is a letter and the grader is always
+    choice. Empty, null and NaN fields count as missing.
 
     Raises:
         SourceError: a line cannot be used; the message names it.
@@ -77,7 +79,8 @@ def make_tasks(rows: Iterable[Row], path: Path, seed: int | None) -> tuple[Task,
             )
         tasks[task.id] = task
     if not tasks:
-        raise SourceError(f"{path} has no tasks; write one JSON object per line")
+        how = "list them under `tasks`" if path.suffix in SUITE_ENDINGS else "write one per line"
+        raise SourceError(f"{path} has no tasks: {how}")
     return tuple(tasks.values())
 
 
@@ -85,7 +88,7 @@ def _make_task(row: Row, seed: int | None) -> Task:
     question: Any = row["question"]
     if not isinstance(question, str) or not question.strip():
         raise ValueError("its question is not a string, or is empty")
-    answer = answer_text(row["answer"])
+    answer = "" if is_missing(row["answer"]) else answer_text(row["answer"])
     given = {name: value for name, value in row.items() if not is_missing(value)}
     _check_fields(row, given)
     id_ = TaskId(answer_text(given["id"]) if "id" in given else f"own/{text_digest(question)}")
@@ -111,7 +114,7 @@ def _make_task(row: Row, seed: int | None) -> Task:
 
 
 def _grader_and_target(grader: str | None, answer: str) -> tuple[str, str]:
-    """Return the named grader, or `integer` for an integer, or `exact`; and the target."""
+    """Return the grader, by default `integer` for an integer and else `exact`; and the target."""
     if grader not in {None, "integer"}:
         return cast("str", grader), answer
     digits = whole_number(answer)
@@ -158,16 +161,14 @@ _SUITE_FIELDS = frozenset(
     {"template", "example_template", "examples", "shots", "grader", "tags", "tasks", "file",
      "fields"}
 )  # fmt: skip
-_MARK = re.compile(r"\{(\w+)\}")
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _EXAMPLE_TEMPLATE = "{question}\n{answer}"
 _PLAIN_TEMPLATE = "{question}"
 _SHOWN_TEMPLATE = "{examples}\n\n{question}"
 
 
 def read_task_suite(path: Path, seed: int | None = 0) -> tuple[Task, ...]:
-    """Read the tasks of a YAML file.
-
-    The seed shuffles the options; None keeps their order.
+    """Read the tasks of a YAML file; the seed shuffles options, unless None.
 
     Raises:
         SourceError: the file cannot be read, or it has an invalid part, which the message names.
@@ -187,11 +188,10 @@ def read_task_suite(path: Path, seed: int | None = 0) -> tuple[Task, ...]:
         for given in _suite_rows(suite, path):
             row = {k: v for k, v in given.items() if k not in defaults or not is_missing(v)}
             question = row.get("question")
-            if isinstance(question, str):
-                asked = _fill_template(template, {"examples": shown, "question": question})
-                yield {**defaults, **row, "question": asked}
-            else:
-                yield {**defaults, **row}
+            if isinstance(question, str) and question.strip():
+                texts = {"examples": shown, "question": question}
+                row["question"] = _fill_template(template, texts)
+            yield {**defaults, **row}
 
     return make_tasks(rows(), path, seed)
 
@@ -205,7 +205,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         found = yaml.safe_load(path.read_bytes())
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an invalid date
         raise SourceError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(found, dict):
         raise SourceError(f"{path} is not a mapping of fields; see the evaluation page")
@@ -238,8 +238,8 @@ def _render_examples(suite: Mapping[str, Any], path: Path) -> str:
 
 
 def _fill_template(template: str, texts: Mapping[str, str]) -> str:
-    """Fill in all placeholders in one pass, so that the inserted texts are left alone."""
-    return _MARK.sub(lambda found: texts.get(found[1], found[0]), template)
+    """Fill in all placeholders in one pass, so that those in inserted texts stay."""
+    return _PLACEHOLDER.sub(lambda found: texts.get(found[1], found[0]), template)
 
 
 def _suite_rows(suite: Mapping[str, Any], path: Path) -> Iterator[Row]:

@@ -12,10 +12,7 @@ import unicodedata
 from batuta.lab.tasks.plain_numbers import plain_digits
 
 _MAX_CHARACTERS = 2000
-"""In longer answers, such as programs and essays, only case and white space are normalised.
-
-Of an answer of more than twice as many characters the rest is ignored.
-"""
+"""The longest answer that is normalised in full; `canonical_answer` describes longer ones."""
 _MAX_ROUNDS = 10
 _NO_ANSWERS = frozenset({"", "nan", "n/a"})
 _BOX = re.compile(r"\\boxed\s*\{(.*)\}", re.DOTALL)
@@ -37,7 +34,7 @@ _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 
 def strip_edges(text: str, marks: str) -> str:
-    """Return the text without these characters at its ends, and without full stops at its end.
+    """Return the text without the characters in `marks` at its ends, and full stops at its end.
 
     A full stop at the beginning stays, as in `.5`.
     """
@@ -45,16 +42,17 @@ def strip_edges(text: str, marks: str) -> str:
 
 
 def canonical_answer(answer: str) -> str:
-    r"""Return the canonical form of an answer; "" if it is blank, or one of `nan` and `n/a`.
+    r"""Return the canonical form of an answer; "" if it is blank, `nan` or `n/a`.
 
     Case is folded, and characters are replaced by their plain equivalents (NFKC). The following are
-    removed: Markdown, quotation marks, `$` and punctuation around the answer; LaTeX commands, of
-    which names such as `alpha` stay; a pair of brackets around all of it; commas between thousands
-    in a number, and zeros at the end of a decimal fraction. White space between two words becomes
-    one space, other white space is removed. Text outside a `\boxed{…}` is ignored.
+    removed: Markdown, quotation marks, `$` and punctuation around the answer; a pair of brackets
+    around all of it; commas between thousands in a number, and zeros at the end of a decimal
+    fraction. `\frac` becomes a division; other LaTeX commands are removed, but names such as `alpha`
+    stay. White space between two words becomes one space, other white space is removed. Text
+    outside a `\boxed{…}` is ignored.
 
-    Answers of more than 2,000 characters are hardly changed, and cut after 4,000: see
-    `_MAX_CHARACTERS`.
+    In answers of more than 2,000 characters, such as programs and essays, only case and white space
+    are normalised, and characters after the first 4,000 are ignored.
     """
     text = answer[: 2 * _MAX_CHARACTERS].casefold().strip()
     if len(text) > _MAX_CHARACTERS:

@@ -1,4 +1,4 @@
-"""Multiple choice: finds the one letter that an answer commits itself to."""
+"""Grades multiple choice by the one letter that an answer commits itself to."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_LABELLED_LINE = 100
 """Maximum length of a line read as an option's letter and text, if the texts are unknown."""
 
 UNCLEAR = ("?", "??")
-"""The letters of a statement that does not choose a single option."""
+"""Stands for the letters of a statement that does not choose a single option."""
 
 _MARKS = re.compile(
     r"\\(?:text(?:bf|rm|it)?|math(?:bf|rm)|bf|rm)(?![a-z])\s*|\\[()\[\]]|[*`${}\x00]"
@@ -59,23 +59,23 @@ _MARK = re.compile(r"\s*(?:[.):]|[–—-]\s|\)[.:]|\s–)\s*(?=\S)")
 _SMALL_LABEL = re.compile(r"\A([^\w°]*)([a-z])(?=\))")
 _BECAUSE = re.compile(r"[,;\s–—-]*(?:because|since|as)\s", re.IGNORECASE)
 _CLOSING = " .)]!}>*\"'”’,;:|\t`"
-_WORD_BEHIND = re.compile(r"\s+(?!(?:or|and|is|are|both|may|might|could|too|as|if|are)\b)[a-z]")
+_WORD_BEHIND = re.compile(r"\s+(?!(?:or|and|is|are|both|may|might|could|too|as|if)\b)[a-z]")
 
 
 @final
 class ChoiceGrader:
     """Scores 1 if the letter to which an answer commits itself is the target, else 0.
 
-    The letter is in JSON, in a box, in `<answer>`, after `####` or the last "the answer is", or
-    alone.
-
-    Letters of other scripts and statements in other languages are read. Two letters, a negated
-    letter, a letter beside another option's text, a retracted letter and an unmarked letter do not
-    count as an answer: the grader never guesses.
+    The letter is in JSON, in a box, in `<answer>`, after `####`, in the last statement such as "the
+    answer is B" or "B is correct", or alone in the last line. Letters of other scripts and
+    statements in other languages are read. Two letters, a negated letter, a letter beside another
+    option's text, a retracted letter and an unmarked letter do not count as an answer: the grader
+    never guesses.
     """
 
     def __init__(self, options: Sequence[str] = ()) -> None:
         """Take the options' texts in the order of the letters; without texts, any letter counts."""
+        # circled digits are read as letters unless an option contains some
         self._circled = not any("\u2460" <= sign <= "\u2469" for sign in "".join(options))
         self._options = tuple(
             _normalize_option(_strip_markup(as_latin(option))) for option in options
@@ -91,7 +91,7 @@ class ChoiceGrader:
         return Grade(float(right), chosen, "right" if right else f"expected {target}")
 
     def chosen_letter(self, text: str) -> str | None:
-        """Return the letter that `text` commits itself to; None if there is none or several."""
+        """Return the letter that `text` commits itself to; None without a letter or with several."""
         shown = answer_extraction.visible_text(text)
         data = structured_answer(shown)
         if data is not NO_OBJECT:
@@ -205,7 +205,7 @@ class ChoiceGrader:
                 yield found.start(), found.end() + 1, self._letters_beside(letter, sentence[1:])
 
     def _foreign_declarations(self, text: str) -> list[tuple[int, int, tuple[str, ...]]]:
-        """Return statements like "B is correct" in other languages; several letters are unclear."""
+        """Return statements like "B is correct" in other languages; `UNCLEAR` for several letters."""
         found = [
             (match.start(), match.end(), self._declared_letters(match, text))
             for match in _last_matches(declarations.RIGHT_LETTER, text)
@@ -271,7 +271,7 @@ class ChoiceGrader:
         return (letter,) if head[1] or _AFTER_LETTER.match(rest) else ()
 
     def _letters_beside(self, letter: str, rest: str) -> tuple[str, ...]:
-        """Return the letter with its rivals and other options' letters; unclear if it is denied."""
+        """Return the letter with its rivals and other options' letters; `UNCLEAR` if it is denied."""
         if statements.DENIAL_AFTER.match(rest) or rest.lstrip(" )").startswith("?"):
             return UNCLEAR
         if own := self._letter_of_option_text(rest):
@@ -353,7 +353,7 @@ def _single_letter(letters: tuple[str, ...]) -> str | None:
 
 
 def _is_denied(text: str, end: int) -> bool:
-    """Return whether what follows a letter denies it, alone or with others."""
+    """Return whether the text after a letter denies it, alone or together with other letters."""
     alone = statements.DENIAL_AFTER.match(text, end)
     return bool(alone or statements.LIST_DENIAL.match(text, end))
 

@@ -28,7 +28,7 @@ from batuta.sandbox.program import (
 )
 
 LIMITS = SandboxLimits()
-"""The limits of each case."""
+"""The sandbox's limits for each case."""
 
 WEAK_RESULT_NOTE = "; weakly, since the tests ran in the program's own process"
 """Appended to the reason of a grade that the program could have forged."""
@@ -184,7 +184,7 @@ def _is_near(wanted: str, given: str, tolerance: float) -> bool:
 def script_cases(data: Any) -> tuple[CodeCase, ...]:
     """Return the cases of a program that reads and prints: `{"tests": [{"input", "output"}]}`.
 
-    With `"tolerance"`, the relative or absolute error that numbers with decimals may have.
+    `"tolerance"` is the relative or absolute error that numbers with decimals may have.
     """
     allowed = read_tolerance(data)
     return tuple(
@@ -193,7 +193,7 @@ def script_cases(data: Any) -> tuple[CodeCase, ...]:
 
 
 def call_cases(data: Any) -> tuple[CodeCase, ...]:
-    """Return the cases of a function: as `script_cases`, with `entry` and an argument per line."""
+    """Return the cases of a function: as `script_cases`, with `"entry"` and an argument per line."""
     allowed = read_tolerance(data)
     return tuple(
         CodeCase(
@@ -233,7 +233,7 @@ def can_run_separately(code: str) -> bool:
     """Return whether tests can run in another process than the program under test.
 
     Only the text of the tests decides, not the program. Tests need the program's process if they
-    mock its imports, inspect its warnings, logs or figures, set its environment, or load files in
-    a format that can run code.
+    mock its imports, inspect its warnings, logs, figures, source or memory, use signals, set its
+    environment, or load files in a format that can run code.
     """
     return _NEEDS_SAME_PROCESS.search(code) is None

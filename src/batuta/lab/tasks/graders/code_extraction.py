@@ -103,9 +103,9 @@ def _fence_tagged(found: re.Match[str]) -> str:
 
 
 def _bare_program(shown: str) -> str:
-    """Return the answer itself, or the program between its sentences if it does not parse."""
+    """Return the answer itself, or the program between its sentences if the answer does not parse."""
     text = shown.strip()
-    if _parse_source(text) is not None:
+    if parse_source(text) is not None:
         return text
     lines = text.splitlines()
     first = next((n for n, line in enumerate(lines) if _PROGRAM_LINE.match(line)), None)
@@ -114,7 +114,7 @@ def _bare_program(shown: str) -> str:
     paragraphs = re.split(r"\n\s*\n", "\n".join(lines[first:]))
     for last in range(min(len(paragraphs), _MAX_PARAGRAPHS), 0, -1):
         part = "\n\n".join(paragraphs[:last])
-        if _parse_source(part) is not None:
+        if parse_source(part) is not None:
             return part
     return text
 
@@ -127,7 +127,7 @@ def _indented_program(lines: list[str]) -> str | None:
         return None
     block = takewhile(lambda line: not line.strip() or line[0] in " \t", lines[start:])
     program = textwrap.dedent("\n".join(block)).strip()
-    return None if _parse_source(program) is None else program
+    return None if parse_source(program) is None else program
 
 
 def _program_blocks(blocks: list[CodeBlock]) -> list[CodeBlock]:
@@ -156,13 +156,12 @@ def _code_blocks(text: str) -> Iterator[CodeBlock | None]:
         if at == len(lines):
             yield None
             return
-        text = _without_margin(lines[start:at], margin)
-        yield CodeBlock(_block_language(info), text)
+        yield CodeBlock(_block_language(info), _without_margin(lines[start:at], margin))
         at += 1
 
 
 def _opening_fence(line: str) -> tuple[int, str, str] | None:
-    """Return the width before an opening fence, the fence and its info string; None if no fence."""
+    """Return the width before an opening fence, the fence and its info; None for another line."""
     if found := _FENCE.fullmatch(line):
         is_inline = found["fence"][0] == "`" and "`" in found["info"]
         return None if is_inline else (len(found["before"]), found["fence"], found["info"])
@@ -226,10 +225,10 @@ class _Source:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.tree = _parse_source(text)
+        self.tree = parse_source(text)
         """None if the text is not Python."""
         if self.tree is None and (seen := text.translate(_UNSEEN)) != text:
-            self.text, self.tree = seen, _parse_source(seen)
+            self.text, self.tree = seen, parse_source(seen)
         nodes = list(ast.walk(self.tree)) if self.tree else []
         names = [node for node in nodes if isinstance(node, ast.Name)]
         self.kinds = {type(node) for node in nodes}
@@ -240,6 +239,7 @@ class _Source:
         for node in self.tree.body if self.tree else ():
             self._define(node)
         self.free = self.used - self.defined
+        """The names that the source uses and does not set globally."""
 
     def _define(self, node: ast.stmt) -> None:
         if isinstance(node, _DEFINITIONS):
@@ -310,7 +310,8 @@ def _is_empty(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     )
 
 
-def _parse_source(text: str) -> ast.Module | None:
+def parse_source(text: str) -> ast.Module | None:
+    """Return the syntax tree of Python source; None if the text is not Python."""
     try:
         with warnings.catch_warnings(action="ignore"):
             return ast.parse(text)

@@ -63,7 +63,7 @@ class MathsPool:
         self.close()
 
     def close(self) -> None:
-        """End the processes, even if they are still comparing."""
+        """End the process, even if it is still comparing."""
         self._pool.close()
 
     @property

@@ -1,4 +1,4 @@
-"""Grades answers of which only one wording, number or Python literal is correct."""
+"""Grades answers for which only one wording, number or Python literal is correct."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from batuta.language import answer_extraction
 
 @final
 class ReasoningGymGrader:
-    """Scores the marked answer to one task with its generator's scorer, in [0, 1]."""
+    """Scores the marked answer or the last line, in [0, 1], with the scorer of a task's generator."""
 
     def __init__(self, task: Task) -> None:
         self._task = task

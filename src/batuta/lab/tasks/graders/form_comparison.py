@@ -22,7 +22,7 @@ from batuta.lab.tasks.graders.numbers import parse_number
 
 
 def ratio_quotient(ratio: SequenceForm) -> Fraction | None:
-    """Return the quotient of a ratio of two numbers; None if it is not one."""
+    """Return the quotient of a ratio of two numbers; None for another ratio or a division by 0."""
     terms = _ratio_terms(ratio)
     return terms[0] / terms[1] if len(terms) == PAIR and terms[1] else None
 

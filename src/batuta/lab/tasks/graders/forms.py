@@ -54,7 +54,8 @@ class SequenceForm:
 
     items: tuple[Form, ...]
     opening: str = ""
-    """`(`, `[` or `{`; `:` for a ratio, `&` for the rows of a matrix, empty for a list."""
+    """`(`, `[` or `{`; `:` for a ratio, `&` for a matrix and its rows, `mod` for a congruence, empty
+    for a list."""
     closing: str = ""
 
     @property
@@ -280,7 +281,7 @@ def _parse_bare_inequality(sign: str, left: str, right: str) -> Form | None:
 
 
 def _make_interval(left: str, sign: str, other: str, right: str) -> Form | None:
-    """Return the interval between two ends; a comparison sign beside each says if it is closed."""
+    """Return an interval, closed where the sign beside an end allows equality; None for other signs."""
     if {sign, other} - {"<", r"\le"}:
         return None
     opening, closing = "[" if sign == r"\le" else "(", "]" if other == r"\le" else ")"

@@ -56,7 +56,7 @@ _CURRENCIES = tuple(
     for names in (r"\$|USD|dollar|\bcents?\b", "€|EUR|euro", "£|GBP|pounds?", "¥|yen", "₹|rupee")
 )
 _UNKNOWNS = frozenset("nxyz")
-"""Names that are not units."""
+"""Letters that stand for unknowns, and not for units."""
 _KNOWN = re.compile(
     r"(?:\\|(?<![a-zA-Z\\]))(?:d?frac|sqrt|binom|pi|circ|cdot|times|div|exp|ln|log|[lr](?:floor|ceil)"
     r"|(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?)(?![a-zA-Z])"
@@ -173,7 +173,7 @@ class FreeFormGrader:
 
 
 def find_short_answer(text: str) -> str | None:
-    """Return the answer in `text`: data, the marked text, or the last line; None if truncated."""
+    """Return the answer: data, the marked text, or the last line; None if none or truncated."""
     shown = without_invisible(without_decorations(answer_extraction.visible_text(text)))
     data = structured_answer(shown)
     if data is not NO_OBJECT:
@@ -248,7 +248,7 @@ def _shares_currency(found: str, target: str) -> bool:
 
 
 def _compare_truth(found: str, *, is_true: bool) -> bool | None:
-    """Return whether an answer says yes or no, as wanted; None if it says both or hedges."""
+    """Return whether an answer says yes or no, as wanted; None if it says neither or both."""
     match = _TRUTH.fullmatch(" ".join(found.casefold().split()).strip(" *_`.!\"'"))
     if match is None:
         return None
@@ -258,7 +258,7 @@ def _compare_truth(found: str, *, is_true: bool) -> bool | None:
 
 
 def _parse_quantity(text: str) -> tuple[Fraction, str] | None:
-    """Return a number, in digits or words, and the unit after it; None if the text is neither."""
+    """Return a number, in digits or words, and the unit after it or ""; None for other texts."""
     plain = _without_stops(_CURRENCIES[0].sub("", text) if "$" in text else text)
     if (words := parse_number_words(plain)) is not None:
         return words, ""

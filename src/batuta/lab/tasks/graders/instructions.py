@@ -4,10 +4,11 @@ Zhou et al., "Instruction-Following Evaluation for Large Language Models" (arXiv
 section 2 and table 1, strict accuracy: the answer is checked as it is.
 
 Deviations
-- Sentences end at `.`, `!` or `?` before a space or the end; no model splits them.
-- The language is detected from its script, and among languages that share one from their most
-  common words; if these do not decide, or the required language is unknown, the grade is
-  undecided.
+- Sentences end at `.`, `!` or `?` before a space or the end, and words in capitals are found by a
+  pattern; no model splits the text.
+- The language is detected from the script, and among languages of one script from their most common
+  words. If these do not decide, or the required language is unknown, the grade is undecided.
+- The instructions on case do not check that the answer is in English.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ KNOWN_LANGUAGES = frozenset(_COMMON_WORDS).union(*_SCRIPT_LANGUAGES.values())
 
 
 MAX_LENGTH = 100_000
-"""Maximum number of characters read of an answer."""
+"""Maximum number of characters read of an answer, counted from its end."""
 
 Arguments = Mapping[str, Any]
 Rule = Callable[[str, Arguments], bool | None]

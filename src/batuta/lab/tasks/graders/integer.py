@@ -77,7 +77,10 @@ def parse_integer(text: str) -> int | None:
 
 
 def _integer_in_sentence(text: str) -> int | None:
-    """Return the only integer in a sentence's first clause, or after its last `=`; else None."""
+    """Return the integer that is the only number of a sentence, or after its last `=`; else None.
+
+    Of a sentence that begins with a number, only the first clause counts.
+    """
     text = answer_extraction.without_emphasis(plain_digits(text)).replace("*", "")
     text = _CALCULATOR.sub("", text)
     clause = _REASON.split(text)[0] if _AMOUNT.match(text) else text

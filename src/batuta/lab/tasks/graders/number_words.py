@@ -17,7 +17,7 @@ _PARTS = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth":
           "tenth": 10}  # fmt: skip
 _WHOLE = {"a": 1, "an": 1, "dozen": 12, **_SMALL}
 _OPEN = frozenset({"", "hundred", *_SCALES})
-"""Words, or "" for the start, after which another number may begin."""
+"""The words, and "" for the start, after which another number may begin."""
 _DIGITS = frozenset(list(_SMALL)[1:10])
 HUNDRED = 100
 _MAX_LENGTH = 100
@@ -63,7 +63,7 @@ def _parse_whole_number(words: list[str]) -> int | None:
             return None
         current = step
         if word in _SCALES:
-            total, current = total + (current or 1) * _SCALES[word], 0
+            total, current = total + current * _SCALES[word], 0
         last = word
     return total + current if last else None
 

@@ -1,4 +1,4 @@
-"""Reads written numbers as exact fractions."""
+"""Reads numbers in normalised LaTeX as exact fractions."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def is_same_number(target: Fraction, answer: Fraction) -> bool:
 
 
 def last_place(value: Fraction) -> Fraction:
-    """Return the value of one unit in the last digit of a finite decimal: 1/100 for 0.25."""
+    """Return one unit in the last nonzero digit of a finite decimal: 1/100 for 0.25, 10 for 30."""
     places, rest = 0, value
     while rest.denominator != 1:
         places, rest = places + 1, rest * 10

@@ -14,6 +14,8 @@ from functools import lru_cache
 
 from batuta.errors import SandboxError
 from batuta.lab.tasks.graders.code import CodeGrader, CodeRunner, check_cases
+from batuta.lab.tasks.graders.code_extraction import parse_source
+from batuta.lab.tasks.literals import UNREADABLE, read_literal
 
 _EXAMPLE = re.compile(
     r"^[ \t]*(>>> .+(?:\n[ \t]*\.\.\. .*)*)\n"  # the call
@@ -35,26 +37,26 @@ class QuestionTests:
 
 @lru_cache(maxsize=512)
 def find_question_tests(question: str) -> QuestionTests | None:
-    """Return the tests that the question shows; None if it shows none that can be run."""
+    """Return the tests that the question shows; None if none of them can be run."""
     lines = [line.strip() for line in question.splitlines()]
     found = dict.fromkeys((*filter(_is_assertion, lines), *_example_assertions(question)))
     if not found:
         return None
     imports = dict.fromkeys(
-        line for line in lines if _IMPORT_LINE.match(line) and _parse_line(line)
+        line for line in lines if _IMPORT_LINE.match(line) and parse_source(line)
     )
     return QuestionTests("\n".join(found) + "\n", "\n".join(imports) + "\n" if imports else "")
 
 
 def _is_assertion(line: str) -> bool:
     """Return whether the line is a complete assertion about the result of a call."""
-    if not line.startswith("assert ") or (tree := _parse_line(line)) is None:
+    if not line.startswith("assert ") or (tree := parse_source(line)) is None:
         return False
     return any(isinstance(node, ast.Call) for node in ast.walk(tree))
 
 
 def _example_assertions(question: str) -> Iterator[str]:
-    """Yield each example with a literal as its result, as an assertion.
+    """Yield an assertion for each example with a literal as its result.
 
     `doctest` rejects a whole text if one example is indented inconsistently, as in many prompts.
     """
@@ -63,18 +65,11 @@ def _example_assertions(question: str) -> Iterator[str]:
         want = "\n".join(line.strip() for line in found[2].splitlines())
         try:
             called = ast.unparse(ast.parse(source, mode="eval"))  # without comments
-            ast.literal_eval(want)
-        except (SyntaxError, ValueError):
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
-        if not called.startswith("print("):  # `print` returns None, whatever it prints
+        # `print` returns None, whatever it prints
+        if read_literal(want) is not UNREADABLE and not called.startswith("print("):
             yield f"assert ({called}) == ({want})"
-
-
-def _parse_line(line: str) -> ast.Module | None:
-    try:
-        return ast.parse(line)
-    except (SyntaxError, ValueError):
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +77,12 @@ class QuestionTestRunner:
     """Runs answers on the tests of their questions."""
 
     runner: CodeRunner
-    """Runs the programs: a sandbox."""
+    """A sandbox that runs the programs."""
 
     async def __call__(self, question: str, answer: str) -> bool | None:
-        """Return whether the program in the answer passes.
+        """Return whether the program in the answer passes the tests that the question shows.
 
-        Return None if the question shows no tests, or if no sandbox could run them.
+        Return None if it shows none, or if no sandbox could run them.
         """
         tests = find_question_tests(question)
         if tests is None:

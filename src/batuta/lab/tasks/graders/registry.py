@@ -35,9 +35,9 @@ from batuta.lab.tasks.graders.schema import JsonSchemaGrader
 async def grade_answer(
     grade: Callable[[Task, str], Awaitable[Grade]], task: Task, answer: str
 ) -> Grade:
-    """Return the grade of `grade`; if that fails, return an undecided grade with the reason.
+    """Return the grade that `grade` gives; if it fails, an undecided grade with the reason.
 
-    Cancellation and an exit requested by a signal pass through; a `SystemExit` raised by a library
+    Cancellation and `KeyboardInterrupt` pass through; a `SystemExit`, which a library may raise,
     does not.
 
     Raises:

@@ -12,7 +12,7 @@ from batuta.language import answer_extraction
 from batuta.schemas import JsonValidator, SchemaTimeoutError, strip_code_fence
 
 MAX_LENGTH = 100_000
-"""Maximum number of characters read of an answer."""
+"""Maximum number of characters read of an answer, counted from its end."""
 
 
 @final

@@ -102,10 +102,10 @@ def as_text(value: Any) -> str | None:
 
 
 def _last_object(text: str) -> str:
-    """Return the object at the end of the text, from the last line that begins with a brace."""
+    """Return the text from the last line that begins with a brace; "" if none, or if it may be TeX."""
     if not text.endswith("}") or "\\" in text[-MAX_LENGTH:]:
         return ""
-    start = text.rfind("\n{", 0, len(text))
+    start = text.rfind("\n{")
     return text[start + 1 :] if start >= 0 else ""
 
 

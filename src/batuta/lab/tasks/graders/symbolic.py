@@ -195,7 +195,7 @@ def _number_at(expression: Any, point: dict[Any, Any]) -> Any:
 
 
 def _is_only_near(expected: Any, given: Any) -> bool:
-    """Return whether two relations, sets or tuples differ only by what math-verify rounds off."""
+    """Return whether two relations, sets or tuples differ by so little that math-verify rounds it."""
     if _has_float(expected) or _has_float(given):
         return False
     if isinstance(expected, Relational) and isinstance(given, Relational):

@@ -1,4 +1,4 @@
-"""Times of day, and durations, lengths, weights or money in several units."""
+"""Reads times of day, and durations, lengths, weights or money in several units."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def is_same_time(target: str, answer: str) -> bool | None:
 
 
 def _is_same_in_halves(wanted: re.Match[str], answer: str) -> bool | None:
-    """Return whether `4:45 PM` is 16:45; None if the target may also be in the morning."""
+    """Return whether `4:45 PM` is the target 16:45; None if one may be morning or afternoon."""
     given = _CLOCK.fullmatch(answer.strip(" .")) if len(answer) <= _MAX_LENGTH else None
     hour = int(wanted[1])
     if given is None or not given[3] or 0 < hour <= _HALF_DAY:
@@ -98,5 +98,6 @@ def _is_same_in_halves(wanted: re.Match[str], answer: str) -> bool | None:
 
 
 def _minutes_of_day(clock: re.Match[str]) -> int:
-    hour = int(clock[1]) % _HALF_DAY + (_HALF_DAY if (clock[3] or "a").casefold() == "p" else 0)
+    """Return the minutes since midnight of a time with AM or PM."""
+    hour = int(clock[1]) % _HALF_DAY + (_HALF_DAY if clock[3].casefold() == "p" else 0)
     return hour * 60 + int(clock[2] or 0)

@@ -1,4 +1,4 @@
-"""Units of measure: found after a number, and converted by pint."""
+"""Finds units of measure after numbers, and converts values with pint."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class OtherKindError(Exception):
 
 
 def split_unit(text: str) -> tuple[str, str]:
-    """Split text in the form that `normalize_latex` returns into a value and its unit, or ""."""
+    """Split text in the form that `normalize_latex` returns into a value and its unit ("": none)."""
     found = _BEHIND.fullmatch(text) if len(text) <= MAX_VALUE else None
     if found is None or not found["value"] or _ANGLE_OF.search(found["value"]):
         return text, ""

@@ -189,7 +189,7 @@ def _is_same_share(target: str, unit: str, answer: str, other: str) -> bool:
 def _is_same_quantity(
     wanted: str, unit: str, given: str, other: str, *, symbolic: SymbolicComparison
 ) -> bool:
-    """Return whether two values are the same after conversion; unknown units go by name."""
+    """Return whether two values are the same after conversion; unknown units are compared by name."""
     try:
         amount = units.convert_value(1, other, unit)
     except units.OtherKindError:

@@ -24,13 +24,13 @@ class RecordedSet:
     """A set of recorded answers."""
 
     folder: str
-    """The name of the set's folder, which is in the folder `recorded` of the data folder."""
+    """The set's folder within the folder `recorded` of the data folder."""
     parts: tuple[str, ...]
     licence: str
     read: Callable[[Path, str], RecordedOutcomes]
     """Reads a part of the record from its folder."""
     texts: Callable[[Path, str], Iterable[ReplyRow]] | None = None
-    """Reads the replies' texts; None if they were not recorded."""
+    """Reads the replies of a part from its folder; None if they were not recorded."""
 
 
 RECORDED_SETS: Mapping[str, RecordedSet] = {
@@ -104,9 +104,9 @@ def load_recorded(
 
     Args:
         name: a set such as `reasoning_gym/hard`, a packaged record, or the path of an outcomes
-            file. From a packaged record and a file, only the questions that every worker answered
-            are used.
-        folder: the data folder; None: the configured one.
+            file. Of a packaged record or a file, only the questions that every chosen model
+            answered are kept.
+        folder: the data folder; None: the configured folder.
         with_texts: whether to load the replies too, which are large.
         models: the models to load; empty: all.
 

@@ -51,7 +51,7 @@ class WorkerOutcome:
     replies: tuple[str | None, ...] = ()
     """Replies of the runs; empty if none is known."""
     usd: tuple[float, ...] = ()
-    """Dollars of each run. Here and below, NaN means unknown, and an empty tuple that all are."""
+    """Dollars of each run. Here and below, NaN means unknown, and () that all are unknown."""
     input_tokens: tuple[float, ...] = ()
     output_tokens: tuple[float, ...] = ()
     seconds: tuple[float, ...] = ()
@@ -62,7 +62,7 @@ class OutcomeLine:
     """A question, and the runs of each worker on it."""
 
     question: str
-    """The question's text; empty while it is not read from the data folder."""
+    """The question's text; empty until it is read from the data folder."""
     workers: Mapping[str, WorkerOutcome]
     id: str = ""
     family: str = ""
@@ -76,7 +76,7 @@ class OutcomeCollector:
     """Collects runs in any order and groups them by question."""
 
     facts: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
-    """The fields of each question, by its id, or by its text without an id."""
+    """The fields of each question, by its id, or by its text if it has no id."""
     runs: dict[str, dict[str, list[dict[str, Any]]]] = field(
         default_factory=dict[str, dict[str, list[dict[str, Any]]]]
     )
@@ -129,7 +129,11 @@ def _joined_runs(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def write_outcome_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """Write the rows to a file that `read_outcome_lines` reads."""
+    """Write the rows to a file that `read_outcome_lines` reads.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
     lines = b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
     with report_unwritable(path):
         path.write_bytes(lines)
@@ -172,27 +176,21 @@ def parse_outcome_line(row: Row) -> OutcomeLine:
         TypeError: a field has another form.
         ValueError: a score is not in [0, 1], or lists are of different lengths.
     """
-    workers = cast("Mapping[str, Row]", row["workers"])
+    workers = _as_object(row["workers"], "the field workers")
     question = "" if "question" not in row and row.get("id") else row["question"]
     if not isinstance(question, str):
         raise TypeError("its question is not a string")
     return OutcomeLine(
         question=question,
-        workers={str(name): parse_worker_outcome(outcome) for name, outcome in workers.items()},
+        workers={str(name): _parse_outcome(name, runs) for name, runs in workers.items()},
         id=_field_text(row, "id"),
         family=_field_text(row, "family"),
         target=_field_text(row, "target"),
     )
 
 
-def parse_worker_outcome(data: Row) -> WorkerOutcome:
-    """Parse the runs of one worker.
-
-    Raises:
-        KeyError: there is no score.
-        TypeError: a field has another form.
-        ValueError: a score is not in [0, 1], or lists are of different lengths.
-    """
+def _parse_outcome(worker: str, value: Any) -> WorkerOutcome:
+    data = _as_object(value, f"the outcome of {worker}")
     scores = tuple(map(_read_score, _read_list(data, "scores")))
     runs = len(scores) or int(data.get("runs", 1))
     scores = scores or (_read_score(data["score"]),)
@@ -207,11 +205,17 @@ def parse_worker_outcome(data: Row) -> WorkerOutcome:
 
 
 def stated_answer(reply: str) -> str | None:
-    """Return the answer that the reply marks, or its last line, in a comparable form."""
+    """Return the marked answer or the last line, in a comparable form; None if there is none."""
     found = final_answer(reply)
     return (
         None if found is None else strip_edges(" ".join(found.split()), _EDGES).casefold() or None
     )
+
+
+def _as_object(value: Any, what: str) -> Row:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{what} is {value!r}, which is not an object")
+    return cast("Row", value)
 
 
 def _field_text(row: Row, name: str) -> str:
@@ -260,11 +264,13 @@ def _read_score(value: Any) -> float:
 
 
 Importer = Callable[[tuple[Path, ...], OutcomeCollector, str], None]
-"""Reads another program's files into the collector; the text is the worker if no file names one."""
+"""Reads another program's files into the collector; the text names the worker if no file does."""
 
 
 def find_texts(ids: Iterable[str]) -> dict[str, str]:
-    """Return the texts of the questions of benchmarks in the data folder, by id.
+    """Return the texts of questions, by id, from the benchmarks in the data folder.
+
+    Private and unknown questions are left out.
 
     Raises:
         SourceError: a file of a benchmark has changed or cannot be read.

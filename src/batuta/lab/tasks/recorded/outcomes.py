@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batuta.core import Grade, Pool, Task, TaskId, Worker, WorkerId
+from batuta.core.suggestions import suggest_names
 from batuta.errors import SourceError
 
 Floats = NDArray[np.floating[Any]]
@@ -90,20 +91,22 @@ class RecordedOutcomes:
     """Extracted answers as indices into `answers`, -1 for none; None if there are no answers."""
     answers: tuple[str, ...] = ()
     texts: ReplyTexts | None = None
+    """The replies; None if they were not recorded or not loaded."""
     usage: RecordedUsage | None = None
+    """None if nothing is known."""
     version: str = ""
-    """A digest of a user's file; empty for a published record, which does not change."""
+    """A digest of the outcomes file; empty for a published set, which does not change."""
     incomplete: int = 0
     """Number of questions that were left out because not every model answered them."""
     is_drawn_by_id: bool = False
     """Whether splits depend on the ids instead of the texts, because texts may be missing."""
     positions: Mapping[str, tuple[int, ...]] = field(init=False)
-    """Indices of the questions by text; several if the record repeats a question."""
+    """Indices of the questions by stripped text; several if the record repeats a question."""
 
     def __post_init__(self) -> None:
         shape = (len(self.tasks), len(self.models))
         if self.scores_qms.shape[:2] != shape or len(self.families) != shape[0]:
-            raise ValueError(f"scores of shape {self.scores_qms.shape} for {shape} answers")
+            raise ValueError(f"scores of shape {self.scores_qms.shape} do not fit {shape} answers")
         positions: dict[str, tuple[int, ...]] = {}
         for q, task in enumerate(self.tasks):
             text = task.question.strip()
@@ -151,7 +154,8 @@ class RecordedOutcomes:
         names = self.models if models is None else tuple(models)
         for name in names:
             if name not in self.models:
-                raise SourceError(f"{self.name} has no model {name!r}; it has {self.models}")
+                known = suggest_names(name, self.models)
+                raise SourceError(f"{self.name} has no model {name!r}; {known}")
         columns = [self.models.index(name) for name in names]
         index = np.ix_(rows, np.asarray(columns, int))
         return replace(
@@ -168,8 +172,8 @@ class RecordedOutcomes:
     def answered_share(self) -> float:
         """Return the share of the runs with credit that have a known answer, in [0, 1].
 
-        It is 0 if the record has no answers, else 1 if no run has credit. Runs without credit do
-        not count, since they may have given no answer.
+        The share is 0 if the record has no answers, else 1 if no run has credit. Runs without
+        credit do not count, since they may have given no answer.
         """
         if self.answers_qms is None:
             return 0.0
@@ -183,7 +187,7 @@ class RecordedOutcomes:
         return self.select(np.flatnonzero(missing == 0))
 
     def with_texts(self, replies: Iterable[ReplyRow]) -> RecordedOutcomes:
-        """Return the record with the texts of replies to its own questions and models."""
+        """Return the record with the texts of the replies to its questions by its models."""
         q_of = {task.id: q for q, task in enumerate(self.tasks)}
         m_of = {model: m for m, model in enumerate(self.models)}
         depth = self.scores_qms.shape[2]
@@ -230,7 +234,7 @@ class RecordedOutcomes:
         return self.answers[code] if code >= 0 else None
 
     def reply(self, index: SampleIndex) -> str:
-        """Return the reply at question, model and sample, or a description if its text is missing.
+        """Return the reply at question, model and sample, or a substitute if its text is missing.
 
         Equal replies may have different credits, as after a conversation with tools. A prefix then
         makes the replies differ, so that `grade` finds the credit of each.
@@ -243,7 +247,7 @@ class RecordedOutcomes:
         return f"[{self._sample_name(index)}]\n{text}"
 
     def plain_reply(self, index: SampleIndex) -> str:
-        """Return the reply without a prefix; an equal reply may have another credit."""
+        """Return the reply without a prefix: its text, else its answer, else a description."""
         text = self.texts.at(index) if self.texts else None
         if text and text.strip():
             return text
@@ -305,6 +309,7 @@ class ReferenceScores:
     vote: float | None
     """The plurality vote; None if the record has no answers to count."""
     oracle: float
+    """The mean over the questions of the best model's credit."""
 
 
 def reference_scores(record: RecordedOutcomes, sample: int | None = 0) -> ReferenceScores:

@@ -20,18 +20,18 @@ SUFFIX = ".jsonl"
 
 
 PACKAGED_RECORDS = {"real-benchmarks": "real_benchmarks.jsonl.gz"}
-"""Records distributed with Batuta, without the questions' texts, and their files in this folder."""
+"""The files, in this folder, of the records distributed with Batuta; they lack questions' texts."""
 
 
 def find_outcomes_file(name: str) -> Path | None:
-    """Return the file of a packaged record, or the path that the name is; None for another name."""
+    """Return the path of a packaged record or of a `.jsonl` file; None for another name."""
     if name in PACKAGED_RECORDS:
         return Path(__file__).parent / PACKAGED_RECORDS[name]
     return Path(name) if SUFFIX in Path(name).suffixes[-2:] else None
 
 
 def read_own_record(path: Path, *, with_texts: bool = True) -> RecordedOutcomes:
-    """Read the record in that file; missing answers are extracted from the replies.
+    """Read the record in a file; missing answers are extracted from the replies.
 
     Raises:
         SourceError: the file cannot be read, or is not in the format of `outcome_lines`.
@@ -42,7 +42,7 @@ def read_own_record(path: Path, *, with_texts: bool = True) -> RecordedOutcomes:
     shape = (len(lines), len(models), depth)
     named = (line.id or f"own/{text_digest(line.question)}" for line in lines)
     ids = list(distinct_ids(named))
-    texts, codes_qms = _code_answers(lines, models, shape)
+    answers, indices_qms = _index_answers(lines, models, shape)
     record = RecordedOutcomes(
         name=path.name,
         tasks=tuple(
@@ -58,8 +58,8 @@ def read_own_record(path: Path, *, with_texts: bool = True) -> RecordedOutcomes:
         families=tuple(line.family or "all" for line in lines),
         models=models,
         scores_qms=_field_values(lines, models, shape, "scores").astype(np.float32),
-        answers_qms=codes_qms if texts else None,
-        answers=texts,
+        answers_qms=indices_qms if answers else None,
+        answers=answers,
         usage=_recorded_usage(lines, models, shape),
         is_drawn_by_id=any(line.is_named_by_id for line in lines),
         version=hashlib.sha256(path.read_bytes()).hexdigest()[:12],
@@ -68,18 +68,19 @@ def read_own_record(path: Path, *, with_texts: bool = True) -> RecordedOutcomes:
     return record.with_texts(replies) if with_texts and replies else record
 
 
-def _code_answers(
+def _index_answers(
     lines: tuple[OutcomeLine, ...], models: tuple[str, ...], shape: tuple[int, int, int]
 ) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-    codes: dict[str, int] = {}
-    codes_qms = np.full(shape, -1, np.int32)
+    """Return the distinct answers, and the index of each run's answer among them; -1 for none."""
+    indices: dict[str, int] = {}
+    indices_qms = np.full(shape, -1, np.int32)
     for q, line in enumerate(lines):
         for name, outcome in line.workers.items():
             for s, answer in enumerate(outcome.answers):
                 if answer:
-                    code = codes.setdefault(answer, len(codes))
-                    codes_qms[q, models.index(name), s] = code
-    return tuple(codes), codes_qms
+                    index = indices.setdefault(answer, len(indices))
+                    indices_qms[q, models.index(name), s] = index
+    return tuple(indices), indices_qms
 
 
 def _field_values(
@@ -97,21 +98,21 @@ def _field_values(
 def _recorded_usage(
     lines: tuple[OutcomeLine, ...], models: tuple[str, ...], shape: tuple[int, int, int]
 ) -> RecordedUsage | None:
-    usd, seconds, sent, got = (
+    usd, seconds, input_tokens, output_tokens = (
         _field_values(lines, models, shape, name)
         for name in ("usd", "seconds", "input_tokens", "output_tokens")
     )
-    if all(np.isnan(values).all() for values in (usd, seconds, sent, got)):
+    if all(np.isnan(values).all() for values in (usd, seconds, input_tokens, output_tokens)):
         return None
     return RecordedUsage(
-        input_qms=_round_to_integers(sent),
-        output_qms=_round_to_integers(got),
+        input_qms=_as_integers(input_tokens),
+        output_qms=_as_integers(output_tokens),
         usd_qms=usd,
         seconds_qms=seconds.astype(np.float32),
     )
 
 
-def _round_to_integers(amounts: NDArray[np.float64]) -> NDArray[np.int32]:
+def _as_integers(amounts: NDArray[np.float64]) -> NDArray[np.int32]:
     return np.where(np.isnan(amounts), -1, amounts).astype(np.int32)
 
 

@@ -1,4 +1,4 @@
-"""Reads recorded sets: one function per set for the scores, and one for replies if it has any."""
+"""Reads recorded sets: one function per set reads the scores, and another the replies, if any."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batuta.core import Task, TaskId
+from batuta.lab.tasks.datasets.coding import LEVELS
 from batuta.lab.tasks.datasets.rows import Row, import_arrow, read_rows
 from batuta.lab.tasks.recorded.outcomes import (
     GRADER,
@@ -48,7 +49,7 @@ class ParquetTable:
     def __init__(self, path: Path, keep: Sequence[tuple[str, str, Any]] | None = None) -> None:
         """Read the file.
 
-        `keep` are conditions such as `("split", "==", "test")` for rows to keep; None keeps all.
+        `keep` has conditions for the rows, such as `("split", "==", "test")`; None keeps all.
         """
         self._table = import_arrow("pyarrow.parquet").read_table(path, filters=keep)
 
@@ -88,7 +89,7 @@ class OutcomeCube:
     def arrange(self, values: NDArray[Any], missing: float, dtype: type[Any]) -> NDArray[Any]:
         """Return a column's values as an array over questions, models and samples.
 
-        Of rows with the same three, the first is used.
+        Of rows with the same three, the first is used. Places without a value get `missing`.
         """
         cube = np.full(self._shape, missing, dtype)
         cube.reshape(-1)[self._flat] = np.nan_to_num(values[self._first], nan=missing)
@@ -115,7 +116,7 @@ _REASONING_GYM_THRESHOLD = 0.99
 
 
 def read_reasoning_gym(folder: Path, part: str) -> RecordedOutcomes:
-    """Read `easy` (three samples of most models) or `hard`, as far as all models answered."""
+    """Read `easy` (three samples of most models) or `hard`: the questions that all answered."""
     table = ParquetTable(folder / "outcomes.parquet")
     questions = table.names("query_id")
     is_of_part = [name.startswith(f"{part}/") for name in questions.values]
@@ -142,7 +143,7 @@ def read_reasoning_gym(folder: Path, part: str) -> RecordedOutcomes:
 
 
 def read_mmlu_pro(folder: Path, part: str) -> RecordedOutcomes:
-    """Read `seven` or `all` 32 models, on questions that all got in the same words and answered."""
+    """Read `seven` or `all` 32 models: the questions that they got in one wording and answered."""
     table = ParquetTable(folder / "outcomes.parquet", [("same_question", "==", 1)])
     cube = OutcomeCube(table.names("query_id"), table.names("model"))
     answers = table.names("answer")
@@ -229,7 +230,7 @@ def read_routellm(folder: Path, part: str) -> RecordedOutcomes:
 def _arrange_scores(
     folder: Path, column: str, is_kept: Callable[[str], bool]
 ) -> tuple[OutcomeCube, NDArray[np.float32]]:
-    """Return the arrangement and the scores of the rows that the value in the column keeps."""
+    """Return the cube and the scores of the rows with a value of `column` that is kept."""
     table = ParquetTable(folder / "outcomes.parquet")
     names = table.names(column)
     rows = np.asarray([is_kept(name) for name in names.values])[names.codes]
@@ -424,12 +425,10 @@ def _contest_task(id_: str, facts: dict[str, Row], level: str) -> Task:
     statement = known["question_content"] if known else f"[the statement of {id_} was not recorded]"
     starter = known["starter_code"].rstrip() if known else ""
     question = f"{statement.strip()}\n\n{starter}" if starter else statement.strip()
-    levels = {"easy": 1.0, "medium": 2.0, "hard": 3.0}
     return Task(
         id=TaskId(f"livecodebench/{id_}"),
         question=question,
         target="",
         grader=GRADER,
-        tags=(),
-        difficulty=levels.get(level),
+        difficulty=LEVELS.get(level),
     )

@@ -25,11 +25,12 @@ class ReplayPool:
     """Makes clients that replay a record; each run needs new clients."""
 
     def __init__(self, record: RecordedOutcomes, *, simulate: bool = False) -> None:
-        """Index the questions.
+        """Take the record.
 
         With `simulate`, the reply to a prompt that contains a recorded question among other lines,
         such as a check or a repair, is a recorded answer of the model to that question, and the
-        model's name in the reply gets `SIMULATED_PREFIX`. Without it, such a call is an error.
+        model's name in the reply gets `SIMULATED_PREFIX`. Without `simulate`, such a call is an
+        error.
         """
         self.record = record
         self.simulate = simulate
@@ -55,7 +56,7 @@ class ReplayPool:
         return (None if found is None else self.record.positions[found][0]), False
 
     def _find_question(self, prompt: str) -> str | None:
-        """Return the longest recorded question that the prompt contains as whole lines."""
+        """Return the longest recorded question that begins at a line of the prompt, or None."""
         found: list[str] = []
         start = 0
         for line in prompt.split("\n"):
@@ -70,8 +71,8 @@ class RecordedModelClient:
     """A client that replays a model of a record.
 
     Requests for a question with equal seeds get the same sample; requests with different seeds, or
-    without a seed, never do. The seed modulo the number of samples selects the sample, or the next
-    unused sample. When all recorded answers are used, a request with a new seed is an error.
+    without a seed, never do. The seed modulo the number of samples selects the sample; if it is
+    used, the next unused sample is taken. If all are used, a request with a new seed is an error.
     """
 
     def __init__(self, pool: ReplayPool, model: int) -> None:
@@ -117,7 +118,7 @@ class RecordedModelClient:
             if unused is None:
                 raise NotRecordedError(
                     f"{self._record.models[self._model]} has {len(recorded)} recorded answers to "
-                    f"{self._record.tasks[question].id}, and all are used: ask for fewer "
+                    f"{self._record.tasks[question].id}, and none is left: ask for fewer "
                     "samples, or use a new client for each run"
                 )
             given[key] = unused

@@ -1,8 +1,8 @@
 """Splits a record's questions into training, calibration and test.
 
-A question's part depends only on the seed and its text, so it stays the same when a record is
-filtered. Questions that differ only in case, spaces and punctuation are in the same part, which
-depends on the alphabetically first of their texts.
+In a random split, a question's part depends only on the seed and its text, so it stays the same
+when a record is filtered. Questions that differ only in case, spaces and punctuation are in one
+part, which depends on the alphabetically first of their texts.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def unseen_family_split(
 ) -> QuestionSplit:
     """Divide whole task families at random, so that test and calibration have new families.
 
-    If near-duplicates fall into several parts, only the ones in the test part are kept, or in the
-    calibration part if the test part has none.
+    If near-duplicates fall into several parts, only those in the test part are kept, or those in
+    the calibration part if the test part has none.
 
     Raises:
         SourceError: the record has fewer than three families.
@@ -75,8 +75,8 @@ def _question_keys(record: RecordedOutcomes) -> list[str]:
 def _drawn_texts(record: RecordedOutcomes) -> list[str]:
     """Return the texts that decide the parts of the questions.
 
-    If texts may be missing, these are the ids, so that the split is the same with and without
-    texts.
+    If question texts may be missing, these are the ids, so that the split is the same with and
+    without them.
     """
     tasks = record.tasks
     return [str(task.id) if record.is_drawn_by_id else task.question for task in tasks]
@@ -90,7 +90,7 @@ def _common_texts(record: RecordedOutcomes) -> list[str]:
 
 
 def _assign_parts(sizes: list[int], shares: tuple[float, float, float]) -> list[int]:
-    """Return a part for each family, filling one part after another; none is empty."""
+    """Return a part for each family, filling one part after another; no part is empty."""
     total, done, part = sum(sizes), 0, 0
     parts: list[int] = []
     for index, size in enumerate(sizes):

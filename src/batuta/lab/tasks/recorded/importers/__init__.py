@@ -62,7 +62,7 @@ FORMATS: Mapping[str, OutcomeFormat] = {
 def import_outcomes(kind: str, paths: Sequence[Path], worker: str = "") -> OutcomeCollector:
     """Return the runs in another program's files.
 
-    Folders are searched for files; `worker` is the model that answered, if the files name none.
+    Folders are searched for files. `worker` is the model that answered if the files name none.
 
     Raises:
         SourceError: the format is unknown, a file cannot be read, a run cannot be used, or the
@@ -93,7 +93,7 @@ def import_outcomes(kind: str, paths: Sequence[Path], worker: str = "") -> Outco
 
 
 def describe_left_out(collector: OutcomeCollector) -> str:
-    """Return a clause on the runs that were left out; empty if none was."""
+    """Return a clause about the runs that were left out; empty if none was."""
     names = collector.left_out
     if not names:
         return ""
@@ -106,7 +106,7 @@ def _find_files(paths: Sequence[Path], endings: tuple[str, ...]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
-            found += sorted(one for one in path.rglob("*") if one.suffix in endings)
+            found += sorted(file for file in path.rglob("*") if file.suffix in endings)
         elif path.is_file():
             found.append(path)
         else:

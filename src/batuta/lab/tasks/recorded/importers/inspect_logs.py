@@ -117,7 +117,7 @@ class _LogArchive:
                 yield self._read_entry(entry)
 
     def _read_entry(self, entry: zipfile.ZipInfo) -> Row:
-        """Return a JSON object of the archive."""
+        """Return the JSON in an entry of the archive."""
         if entry.file_size > MAX_ROW_BYTES:
             name = f"{entry.filename} in {self._path}"
             raise SourceError(f"{name} is larger than {MAX_ROW_BYTES >> 20} MiB")
@@ -130,7 +130,7 @@ class _LogArchive:
             raise _unreadable_error(self._path, error) from None
 
     def _unpack_zstd(self, entry: zipfile.ZipInfo) -> bytes:
-        """Unpack an entry packed by zstd, which zipfile can do from Python 3.14 on."""
+        """Unpack an entry packed by zstd, which zipfile can read only from Python 3.14 on."""
         stream = self._archive.fp
         if stream is None:
             raise OSError(f"{entry.filename} is closed")
@@ -202,7 +202,7 @@ def _grade_value(value: Any) -> float | None:
 
 
 def _sum_field(usage: Iterable[Row], name: str) -> float | None:
-    """Return the sum over all models; None if one lacks the field."""
+    """Return the sum of a field over all models; None if a model lacks it."""
     found = [one.get(name) for one in usage]
     return sum(map(float, cast("list[float]", found))) if found and None not in found else None
 

@@ -1,9 +1,9 @@
 """LLMRouterBench (arXiv 2601.07206): one JSON file per data set, split and model.
 
-`dataset_name`, `split`, `model_name`, `records`: `index`, `origin_query`, `prompt`, `score`,
-`prediction`, `ground_truth`, `raw_output`, `prompt_tokens`, `completion_tokens`, `cost`. Among
-files with the same data set, split and model, the last by name is used, because a name ends in the
-time of the run.
+A file has `dataset_name`, `split`, `model_name` and `records`. A record has `index`,
+`origin_query`, `prompt`, `score`, `prediction`, `ground_truth`, `raw_output`, `prompt_tokens`,
+`completion_tokens` and `cost` (dollars). Among files with the same data set, split and model, the
+last by name is used, because a name ends in the time of the run.
 """
 
 from __future__ import annotations
@@ -46,14 +46,16 @@ def import_llmrouterbench(
 
 
 def read_json_object(path: Path) -> Row:
-    """Return the JSON object in that file.
+    """Return the JSON object in a file.
 
     Raises:
         SourceError: the file has no JSON object, or cannot be read.
     """
     try:
         data = parse_json(path.read_bytes())
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
         raise SourceError(f"{path} is not JSON: {error}") from None
     if not isinstance(data, Mapping):
         raise SourceError(f"{path} is not a JSON object")

@@ -1,7 +1,7 @@
 """RouterBench (arXiv 2403.12031): one row per question, three columns per model.
 
-`sample_id`, `prompt`, `eval_name`; for each model its score under its name, `MODEL|model_response`
-and `MODEL|total_cost` (dollars).
+The columns are `sample_id`, `prompt` and `eval_name`; and for each model `MODEL` (its score),
+`MODEL|model_response` and `MODEL|total_cost` (dollars).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _read_number(cell: Any) -> float | None:
 
 
 def unwrap_text(value: Any) -> str:
-    """Return the text, or its parts joined if a cell contains their printed list."""
+    """Return the text of a cell; the strings of a printed Python list are joined by line breaks."""
     text = str(value)
     if text.startswith("[") and text.endswith("]"):
         found = read_literal(text)
