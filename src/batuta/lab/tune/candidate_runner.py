@@ -188,7 +188,7 @@ class CallMeter:
             reply = await self._ask(worker.id, client, request, listener)
             self._replies[key] = reply
             self.usage += reply.usage
-            self.cost += Cost(usd_of(reply.usage, reply.cost, self._unknown))
+            self.cost += Cost(_call_usd(reply.usage, reply.cost, self._unknown))
             if worker.id in self._failed:
                 self._failed[worker.id] = 0
             self.after_call()
@@ -230,9 +230,15 @@ class CallMeter:
             )
 
 
-def usd_of(usage: Usage, cost: Cost, unknown: Price) -> Decimal:
+def _call_usd(usage: Usage, cost: Cost, unknown: Price) -> Decimal:
     """Return the dollars of a call, at the price `unknown` if the call is unpriced."""
     return cost.usd + (usage_cost(usage, unknown).usd if cost.unpriced_calls else 0)
+
+
+def _run_usd(run: Run, unknown: Price) -> Decimal:
+    """Return the dollars of a run; only its unpriced calls count at the price `unknown`."""
+    parts = [one for each in run.rounds for one in (*each.conductor_drafts, *each.steps)]
+    return sum((_call_usd(one.usage, one.cost, unknown) for one in parts), Decimal(0))
 
 
 @final
@@ -440,7 +446,7 @@ class CandidateRunner:
             score = (await grade_answer(self._grade, task, run.answer)).score
         return CandidateResult(
             score=score,
-            usd=usd_of(run.usage, run.cost, self.unknown),
+            usd=_run_usd(run, self.unknown),
             calls=run.usage.calls,
             seconds=run.seconds,
             limited=limited,
