@@ -22,7 +22,7 @@ from batuta.core import Task
 from batuta.lab.learners.clustering import k_means_centres, nearest_centre, squared_distances
 
 _STARTS = 8
-"""The number of restarts of k-means; the grouping with the smallest distances is kept."""
+"""The number of starts of k-means; the grouping with the smallest distances is kept."""
 _FEWEST = 8
 """Minimum number of questions of a group; smaller families are joined in one group."""
 _LEAST_LEVEL = 0.5
@@ -65,6 +65,7 @@ def _group_by_label(labels: Sequence[str], most: int) -> tuple[tuple[str, ...], 
     kept = [index for index in large if count[index] >= _FEWEST]
     if len(kept) == len(found):
         return tuple(str(name) for name in found), group_n.astype(np.intp)
+    kept = [index for index in kept if found[index] != REST]  # a family of that name joins the rest
     number = {int(index): at for at, index in enumerate(kept)}
     names = (*(str(found[index]) for index in kept), REST)
     return names, np.array([number.get(int(index), len(kept)) for index in group_n], np.intp)
