@@ -17,7 +17,7 @@ import orjson
 from batuta.clients.cache import CallCacheClient, warn_if_emptied
 from batuta.clients.cache_shared import open_call_journal
 from batuta.conductors.workflow_selector.model import fit_reader
-from batuta.core import Client, Pool, Task, TaskId, WorkerId
+from batuta.core import Client, Pool, Price, Task, TaskId, WorkerId
 from batuta.core.formatting import join_words
 from batuta.distribution import install_hint
 from batuta.errors import ConfigError, SourceError, report_unwritable
@@ -44,7 +44,7 @@ GENERAL = (
 )  # fmt: skip
 """The families of Reasoning Gym that are asked if the user names no questions."""
 _EACH = 50
-"""The number of questions of each family."""
+"""Maximum number of questions of each family."""
 _TYPICAL_OUTPUT = 400
 """The assumed number of tokens of an answer."""
 
@@ -77,7 +77,8 @@ def open_questions(name: str | None, limit: int, seed: int) -> TuneQuestions:
                 f"generates general questions: {install_hint('reasoning-gym')}"
             )
         known = [one for one in GENERAL if one in reasoning_gym.generator_names()]
-        tasks = [task for one in known for task in reasoning_gym.generate_tasks(one, _EACH, seed)]
+        each = max(min(_EACH, limit // len(GENERAL)), 1)
+        tasks = [task for one in known for task in reasoning_gym.generate_tasks(one, each, seed)]
         return TuneQuestions(
             name="a general mix", tasks=tuple(tasks[:limit]), grade=None, family=_generated_family
         )
@@ -330,7 +331,7 @@ def forecast_tuning(
     }
 
 
-def _typical_usd(price: Any, tasks: Sequence[Task]) -> float:
+def _typical_usd(price: Price, tasks: Sequence[Task]) -> float:
     """Return the rough dollars of a call, at four characters per token and a typical answer."""
     tokens = sum(len(task.question) for task in tasks) / max(len(tasks), 1) / 4
     return float(price.input) * tokens / 1e6 + float(price.output) * _TYPICAL_OUTPUT / 1e6
