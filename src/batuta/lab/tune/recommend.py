@@ -68,7 +68,8 @@ def _with_rounds(lines: Sequence[str], rounds: int) -> list[str]:
         written.append(f"max_rounds = {max(rounds, int(known[1]))}" if known else line)
     if has_limit:
         return written
-    header = next((at for at, line in enumerate(written) if line.strip() == "[limits]"), None)
+    tables = ((at, _TABLE.match(line)) for at, line in enumerate(written))
+    header = next((at for at, found in tables if found and found[1] == "limits"), None)
     if header is None:
         return [*written, "", "[limits]", f"max_rounds = {rounds}"]
     return [*written[: header + 1], f"max_rounds = {rounds}", *written[header + 1 :]]
@@ -87,12 +88,14 @@ def _without_tables(text: str, names: frozenset[str]) -> list[str]:
 
 
 def _with_measured(lines: Sequence[str], known: Mapping[str, list[str]]) -> list[str]:
-    """Replace each worker's old measurements by the new ones, below its id."""
+    """Replace each worker's old measurements by the new measurements, below its id."""
     written: list[str] = []
     table = ""
     for line in lines:
         if found := _TABLE.match(line):
             table = found[1]
+        if table.startswith("workers.skills"):
+            continue
         named = _MEASURED.match(line) if table == "workers" else None
         if named is None or named[1] == "id":
             written.append(line)
