@@ -53,7 +53,7 @@ class SystemFigures:
     low: float | None
     high: float | None
     usd: float
-    """Mean dollars per question."""
+    """Mean dollars per question; NaN if they are unknown, as in some records."""
     calls: float
     """Mean calls per question."""
     seconds: float
@@ -83,7 +83,8 @@ class Comparison:
     """The smallest gain that this many questions detect with a power of 80 %; None if they are too
     few."""
     usd_saved: float
-    """Dollars per question by which the nominee is cheaper; negative if the nominee costs more."""
+    """Dollars per question by which the nominee is cheaper; negative if the nominee costs more, and
+    NaN if they are unknown."""
 
 
 Assignment = Mapping[str, Entry]
@@ -214,7 +215,7 @@ def verdict_of(
 def least_difference(deltas: np.ndarray, alpha: float) -> float:
     """Return the one-sided lower bound of the mean difference, with an error rate of `alpha`.
 
-    With alpha = 0.025 and equal scores, the bound is above -2 points with 97 or more questions.
+    With alpha = 0.025 and equal scores, the bound is above -2 points with 96 or more questions.
     """
     mean, error = paired_mean(deltas.tolist())
     return mean - NormalDist().inv_cdf(1 - alpha) * error

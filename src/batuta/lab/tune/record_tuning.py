@@ -7,6 +7,7 @@ Axes: q questions of the record, n questions of a part, m workers, s samples.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -205,14 +206,13 @@ def _expect_option(trial: OptionTrial, merit_n: NDArray[Any]) -> ExpectedGain:
 
 def _figures_of(name: str, replay: OptionReplay) -> SystemFigures:
     low, high = score_interval([[score] for score in replay.earned_n.tolist()])
-    usd = float(np.mean(replay.usd_n))
     return SystemFigures(
         name=name,
         questions=len(replay.earned_n),
         share=float(replay.earned_n.mean()),
         low=low,
         high=high,
-        usd=0.0 if np.isnan(usd) else usd,
+        usd=float(np.mean(replay.usd_n)),
         calls=float(replay.calls_n.mean()),
         seconds=0.0,
         failed=0,
@@ -225,7 +225,6 @@ def describe_record_tuning(
     """Return the results in the form of a tuning run's report."""
     judgement = judge_options(record, parts.judged, nominees, settings)
     figures, comparisons = judgement.figures, judgement.comparisons
-    priced = _has_dollars(record)
     families = parts.known_families(record)
     shown = families if 1 < len(families) <= _SHOWN else []
     return {
@@ -252,8 +251,8 @@ def describe_record_tuning(
         "options": [asdict(one) | {"shown": one.is_shown} for one in nominees.trials],
         "selection": [],
         "finalists": [],
-        "judged": [_without_dollars(asdict(one), priced=priced) for one in figures],
-        "comparisons": [_without_dollars(asdict(one), priced=priced) for one in comparisons],
+        "judged": [_without_unknown(asdict(one)) | {"seconds": None} for one in figures],
+        "comparisons": [_without_unknown(asdict(one)) for one in comparisons],
         "break_even": {one.nominee: None for one in comparisons},
         "recommendation": _recommend_options(
             nominees, judgement, parts, only_proven=settings.only_proven
@@ -261,14 +260,12 @@ def describe_record_tuning(
     }
 
 
-def _has_dollars(record: RecordedOutcomes) -> bool:
-    return record.usage is not None and not np.isnan(record.usage.usd_qms).all()
-
-
-def _without_dollars(figures: Json, *, priced: bool) -> Json:
-    """Return the figures with None for seconds, and for dollars if they were not recorded."""
-    unknown = {name: None for name in ("usd", "usd_saved") if name in figures and not priced}
-    return figures | unknown | ({"seconds": None} if "seconds" in figures else {})
+def _without_unknown(figures: Json) -> Json:
+    """Return the figures with None instead of NaN, which stands for dollars not recorded."""
+    return {
+        name: None if isinstance(value, float) and math.isnan(value) else value
+        for name, value in figures.items()
+    }
 
 
 def describe_workers(
