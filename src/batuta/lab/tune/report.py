@@ -151,15 +151,19 @@ def _all_steps(candidate: Candidate) -> list[Json]:
 
 
 def break_even(comparisons: Sequence[Comparison], advice: Mapping[str, Any], spent: float) -> Json:
-    """Return after how many questions each nominee has saved the dollars spent on the tuning run.
+    """Return the number of questions after which ultra and mini have saved the dollars `spent`.
 
-    It is compared with its first opponent. None for a nominee that is not recommended, or that
-    costs at least as much as this opponent.
+    The system recommended for each is compared with its first opponent. None if the best single
+    worker is recommended, or if the system costs at least as much as its opponent.
     """
-    found: Json = {}
+    first: dict[str, Comparison] = {}
     for one in comparisons:
-        saves = bool(advice.get(one.nominee)) and one.usd_saved > 0
-        found.setdefault(one.nominee, round(spent / one.usd_saved) if saves else None)
+        first.setdefault(one.nominee, one)
+    found: Json = {}
+    for served in first:
+        folder = advice.get(served)
+        saved = first[MINI if folder == SINGLES_SELECTOR else served].usd_saved if folder else 0.0
+        found[served] = round(spent / saved) if saved > 0 else None
     return found
 
 
@@ -266,7 +270,6 @@ def _template_values(found: Json) -> Json:
         "share_of": _describe_share,
         "probability": format_probability,
         "dollars": format_dollars,
-        "title": "A tuned pool",
         "has_front": any(one["share"] is not None for one in judged),
     }
 
@@ -297,15 +300,17 @@ _MAX_DISTANCES = 6
 
 
 def draw_front(systems: Sequence[Mapping[str, Any]]) -> str:
-    """Return an SVG drawing of accuracy over dollars per question, or over calls if all are free.
+    """Return an SVG drawing of accuracy over dollars per question; empty if no system was scored.
 
-    The systems are points with their intervals. Empty if no system was scored.
+    The systems are points with their intervals. If all are free, or the dollars of any system are
+    unknown, calls replace dollars.
     """
     known = [one for one in systems if one["share"] is not None]
     if not known:
         return ""
-    unit = "usd" if any(one["usd"] for one in known) else "calls"
-    most = max(float(one[unit] or 0) for one in known) * 1.1 or 1.0
+    usd = [one["usd"] for one in known]
+    unit = "usd" if any(usd) and None not in usd else "calls"
+    most = max(float(one[unit]) for one in known) * 1.1 or 1.0
     low = min(float(one["low"]) for one in known)
     distance = next(one for one in _TICK_DISTANCES if (1 - low) / one <= _MAX_DISTANCES)
     low = min(math.floor(low / distance) * distance, 1 - distance)
@@ -324,7 +329,7 @@ def draw_front(systems: Sequence[Mapping[str, Any]]) -> str:
         f'text-anchor="middle">{format_usd(one) if unit == "usd" else f"{one:.2g}"}</text>'
         for one in costs
     ]
-    marks += [_draw_system(one, x_of(float(one[unit] or 0)), y_of) for one in known]
+    marks += [_draw_system(one, x_of(float(one[unit])), y_of) for one in known]
     label = "dollars per question" if unit == "usd" else "calls per question"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}">'
