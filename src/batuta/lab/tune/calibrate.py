@@ -23,7 +23,7 @@ _CALIBRATED = 30
 _FAILED = 0.8
 """A worker is left out if at least this share of its answers has no score."""
 PRIOR_QUESTIONS = 6.0
-"""The weight, in questions, of a worker's overall accuracy in the estimate of that in a group."""
+"""The weight, in questions, of a worker's overall accuracy in the estimate for a group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +38,8 @@ class MeasuredShare:
     high: float | None
     """The bounds of the 95% interval of the accuracy, by Wilson's method."""
     shrunk: float | None
-    """The best estimate: the accuracy, shrunk towards the worker's mean over all groups; None if
-    the worker has no score in any group."""
+    """The accuracy, shrunk towards the worker's mean over all groups; None if the worker has no
+    score in any group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +54,13 @@ class WorkerCard:
     seconds: float | None
     """Median seconds per question; None if nothing was scored."""
     failed: int
-    """The number of questions without a score: the call failed or the answer was not graded."""
+    """The number of questions without a score, because a call failed or a grade is undecided."""
 
 
 def measure_workers(
     runner: CandidateRunner, tasks: Sequence[Task], group_n: Places, groups: int
 ) -> tuple[WorkerCard, ...]:
-    """Return the cards of all workers, from the answers of each worker alone to these questions.
+    """Return the card of every worker, from its answers alone to these questions.
 
     `group_n` is the group of each question, and `groups` the number of groups.
     """
@@ -134,7 +134,7 @@ def measured_pool(pool: Pool, cards: Sequence[WorkerCard], names: Sequence[str])
 def mean_scores(
     runner: CandidateRunner, tasks: Sequence[Task], workers: Sequence[WorkerId]
 ) -> Floats:
-    """Return the workers' mean score on each question, (n,), which measures how easy it is.
+    """Return the workers' mean score on each question, (n,): the question's ease.
 
     A question without any score counts as 0.5.
     """
@@ -147,13 +147,15 @@ def mean_scores(
 
 
 async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[list[Task], Places]:
-    """Ask every worker the first questions of every group, while the budget lasts.
+    """Ask every worker the first questions of every group, while the stage's budget lasts.
 
     Returns:
         The questions, and the group of each question.
 
     Raises:
         ConfigError: the budget does not suffice for one question of every group.
+        ExceptionGroup: a run failed; it has the first error.
+        StoreError: the journal of paid calls can no longer be written.
     """
     group_n, _, _ = grouping.reader([task.question for task in context.parts.search])
     by_group = [np.flatnonzero(group_n == g) for g in range(len(grouping.names))]

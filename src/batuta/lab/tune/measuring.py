@@ -11,7 +11,7 @@ from batuta.lab.tune.judge import Assignment, SystemFigures, describe_system
 from batuta.lab.tune.stages import count_calls
 
 _AT_ONCE = 10
-"""The number of questions that are run together before the budget is checked again."""
+"""The number of questions that run together before the budget is checked again."""
 
 
 async def run_systems(
@@ -48,7 +48,7 @@ async def measure_systems(
     assignments: Mapping[str, Assignment],
     until: float,
 ) -> tuple[SystemFigures, ...]:
-    """Run the systems as `run_systems` does, and return their figures on these questions."""
+    """Run the systems as `run_systems` does, and return their figures on the questions that ran."""
     measured = await run_systems(context, tasks, assignments, until)
     return tuple(
         describe_system(name, context.runner, measured, assignment)

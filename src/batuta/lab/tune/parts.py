@@ -32,7 +32,7 @@ class QuestionParts:
     judgement: tuple[Task, ...]
     """Questions for the judgement, which are not used for anything else before it."""
     doubles: int
-    """The number of questions left out because an equal question is kept."""
+    """The number of questions that were left out because an equal question is kept."""
 
     @property
     def fitted(self) -> tuple[Task, ...]:
@@ -41,7 +41,7 @@ class QuestionParts:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of questions in each part, and of doubles, as in reports."""
+        """The number of questions in each part, and of doubles, as reports show them."""
         return {
             "search": len(self.search),
             "selection": len(self.selection),
