@@ -42,7 +42,7 @@ GENERAL = (
     "calendar_arithmetic", "word_sorting", "letter_counting", "syllogism",
     "family_relationships", "propositional_logic", "base_conversion",
 )  # fmt: skip
-"""The families of Reasoning Gym that are asked if the user names no questions."""
+"""The families of Reasoning Gym that are used if the user names no questions."""
 _EACH = 50
 """Maximum number of questions of each family."""
 _TYPICAL_OUTPUT = 400
@@ -51,7 +51,7 @@ _TYPICAL_OUTPUT = 400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneQuestions:
-    """The questions of a tuning run, their grader and their families."""
+    """The questions of a tuning run, with their name, grader and families."""
 
     name: str
     tasks: tuple[Task, ...]
@@ -68,7 +68,7 @@ def open_questions(name: str | None, limit: int, seed: int) -> TuneQuestions:
 
     Raises:
         SourceError: there are no such questions, they cannot be used, or Reasoning Gym is missing.
-        ConfigError: there is no such family of the world.
+        ConfigError: the world has no such family.
     """
     if name is None:
         if not reasoning_gym.is_installed():
@@ -121,7 +121,7 @@ def add_served_questions(questions: TuneQuestions | None, found: JudgedRuns) -> 
 
 
 def _guess_families(questions: TuneQuestions, added: Sequence[Task]) -> dict[TaskId, str]:
-    """Return the family of each added question, as predicted from the question's words."""
+    """Predict the family of each added question from its words; return it by the question's id."""
     families = sorted({questions.family(task) for task in questions.tasks})
     code = {family: number for number, family in enumerate(families)}
     label_n = np.array([code[questions.family(task)] for task in questions.tasks], np.intp)
@@ -162,19 +162,22 @@ async def open_runner(
 ) -> AsyncGenerator[tuple[CandidateRunner, TuneBudget]]:
     """Open a runner and its budget; calls already paid for in the folder are reused.
 
-    Calls are made and paid in this process, even if runs are executed elsewhere. `judge` grades
+    This process makes and pays all calls, even if runs are executed elsewhere. `judge` grades
     answers that no rule decides; None leaves them undecided. `journal` is another file, or the URL
     of a PostgreSQL database, for the calls; calls that other tuning runs wrote there are free.
+    `executor`, `processes` and `sandbox` are as in `open_executor` and `Sandbox.open`.
 
     Raises:
-        ConfigError: a grader lacks what it needs, or the folder holds a different tuning run.
+        ConfigError: a grader lacks what it needs, the folder holds a different tuning run, or the
+            executor cannot be opened.
+        SandboxError: programs cannot be isolated here.
         StoreError: the folder or the journal cannot be read or written.
         SourceError: a question is private, so it must not be written to the folder.
     """
     if any(task.private for task in questions.tasks):
         raise SourceError(
-            "private questions cannot be used for tuning, because it writes every call to its "
-            "folder"
+            "private questions cannot be used for tuning, which writes every call to its folder: "
+            "leave them out"
         )
     keep_plan(folder, describe_plan(pool, questions, settings))
     unknown = settings.allowance.unknown
@@ -237,7 +240,7 @@ def _describe_job(
 
 
 def describe_plan(pool: Pool, questions: TuneQuestions, settings: TuneSettings) -> dict[str, Any]:
-    """Return what identifies a folder's tuning run; the budget may be raised later."""
+    """Return the identity of a folder's tuning run, without the budget, which may be raised."""
     asked = blake2b(digest_size=16)
     for task in questions.tasks:
         asked.update(repr((task, questions.family(task))).encode("utf-8", "replace"))
@@ -332,7 +335,7 @@ def forecast_tuning(
 
 
 def _typical_usd(price: Price, tasks: Sequence[Task]) -> float:
-    """Return the rough dollars of a call, at four characters per token and a typical answer."""
+    """Estimate the dollars of a call, with four characters per token and a typical answer."""
     tokens = sum(len(task.question) for task in tasks) / max(len(tasks), 1) / 4
     return float(price.input) * tokens / 1e6 + float(price.output) * _TYPICAL_OUTPUT / 1e6
 
