@@ -239,7 +239,7 @@ def write_workflow(candidate: Candidate) -> Workflow:
 
 
 def write_continuation(candidate: Candidate) -> Workflow | None:
-    """Return the workflow to run if the first two answers differ; None if it never stops early."""
+    """Return the workflow to run if the first two answers differ; None without a comparison."""
     steps: list[Step] = []
     for index, step in enumerate(candidate.steps[candidate.first_round :]):
         if step.role is StepRole.SOLVE:

@@ -1,4 +1,4 @@
-"""Writes the settings file that a tuning run recommends: the pool's file with the results. Pure."""
+"""Writes the settings that a tuning run recommends: the pool's file with the results. Pure."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ def write_settings(
 ) -> str:
     """Return the file's text with the recommended systems and each worker's measurements.
 
-    The recommendation has the folder or the pattern that answers as mini and as ultra, or None for
-    the best single worker, and the reasons. `rounds` is the number of rounds that the system for
-    ultra needs. `strengths` replaces strengths of the cards, unless a strength is None.
+    The recommendation, from `recommend_systems`, has the folder or the pattern that answers as mini
+    and as ultra, or None for the best single worker. Its reasons become comments. `rounds` is the
+    number of rounds that the system for ultra needs. `strengths` replaces strengths of the cards,
+    unless a strength is None.
     """
     known = {
         str(card.worker): _measured_lines(card, groups, (strengths or {}).get(card.worker))
@@ -51,13 +52,13 @@ def write_settings(
 
 
 def with_confidence(text: str, file: str) -> str:
-    """Add the confidence model's file to the settings, unless they already name one."""
+    """Add the confidence model's file to the settings, unless they have a [confidence] table."""
     tables = (found[1] for line in text.splitlines() if (found := _TABLE.match(line)))
     return text if "confidence" in tables else f'{text}\n[confidence]\nfile = "{file}"\n'
 
 
 def _with_rounds(lines: Sequence[str], rounds: int) -> list[str]:
-    """Set `max_rounds` to at least `rounds`, because comparing answers needs a second round."""
+    """Raise `max_rounds` to `rounds`, because comparing answers needs a second round."""
     written: list[str] = []
     table, has_limit = "", False
     for line in lines:
