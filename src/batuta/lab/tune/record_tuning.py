@@ -1,6 +1,6 @@
 """A tuning run on a record: the nominees, their test on held-out questions, and the report.
 
-No worker is called, because the record has all answers and their dollars.
+No worker is called, because the record has all answers.
 
 Axes: q questions of the record, n questions of a part, m workers, s samples.
 """
@@ -56,7 +56,7 @@ Json = dict[str, Any]
 Indices = NDArray[np.signedinteger[Any]]
 
 _FAMILIES = 3
-"""Minimum number of families for holding out whole families."""
+"""Minimum number of families for holding out whole families instead of random questions."""
 _SHOWN = 12
 """Maximum number of families for which the report has a column each."""
 _GROUPS = 8
@@ -73,7 +73,7 @@ class RecordParts:
     known: Indices
     judged: Indices
     has_new_families: bool
-    """Whether whole families were held out, so that held-out questions are of new families."""
+    """Whether whole families were held out."""
 
     def known_families(self, record: RecordedOutcomes) -> list[str]:
         """Return the sorted families of the questions for fitting."""
@@ -97,8 +97,8 @@ class RecordNominees:
     trials: tuple[OptionTrial, ...]
     """The trials of all options; empty if there are too few families or questions."""
     ultra: str
-    """The names of the nominated options."""
     mini: str
+    """The names of the nominated options."""
     fitted: dict[str, FittedOption]
     """The nominated options and the best single worker, by name, fitted to the known questions."""
 
@@ -123,10 +123,10 @@ def split_record(record: RecordedOutcomes, seed: int) -> RecordParts:
 def nominate_options(
     record: RecordedOutcomes, known: Indices, settings: RecordSettings, *, labelled: bool = True
 ) -> RecordNominees:
-    """Nominate an option for ultra, and for mini an option that calls one worker.
+    """Nominate an option for ultra, and an option that calls one worker for mini.
 
-    An option is nominated only if its trial shows a gain on families left out; otherwise the best
-    single worker is. Unless `labelled`, groups of similar texts replace the record's families.
+    An option is nominated only if its trial shows a gain on held-out families; otherwise the best
+    single worker is nominated. Unless `labelled`, groups of similar texts replace the families.
 
     Raises:
         SourceError: there are too few questions, or dollars count and a worker's cost is unknown.
@@ -167,7 +167,7 @@ class RecordJudgement:
     comparisons: tuple[Comparison, ...]
     expected: Mapping[str, ExpectedGain]
     """The gain of each nominee over the best single worker, from the trials and the held-out
-    questions. A nominee that is the best single worker itself has no entry."""
+    questions; without nominees that are the best single worker."""
 
 
 def judge_options(
@@ -191,17 +191,17 @@ def judge_options(
         figures=tuple(figures.values()),
         comparisons=compare_nominees(pairs, scores),
         expected={
-            name: _expect_option(trials[option], replays[name].merit_n(settings) - single_n)
+            name: _expect_gain(trials[option], replays[name].merit_n(settings) - single_n)
             for name, option in chosen.items()
             if option in trials
         },
     )
 
 
-def _expect_option(trial: OptionTrial, merit_n: NDArray[Any]) -> ExpectedGain:
-    """Return the posterior gain from the trial and the held-out questions."""
+def _expect_gain(trial: OptionTrial, gain_n: NDArray[Any]) -> ExpectedGain:
+    """Return the posterior of the gain, from the trial and the gains on held-out questions."""
     deviation = max((trial.merit - trial.low) / _TRIAL_Z, _LEAST_DEVIATION)
-    return update_gain(trial.merit, deviation, merit_n.tolist())
+    return update_gain(trial.merit, deviation, gain_n.tolist())
 
 
 def _figures_of(name: str, replay: OptionReplay) -> SystemFigures:
@@ -273,7 +273,7 @@ def describe_workers(
 ) -> tuple[WorkerCard, ...]:
     """Return the card of each worker, measured alone on the questions for fitting.
 
-    `families` are the families for which the cards have an accuracy each.
+    The cards have an accuracy for each of the `families`.
     """
     history = history_from_record(record, known)
     credit_nm = first_credit(history)
@@ -352,7 +352,7 @@ def _explain_nothing(nominee: str, nominees: RecordNominees) -> str:
     if not tried:
         return (
             f"{nominees.families} families, or their questions, are too few to show a gain on "
-            f"unseen families, which takes {FEWEST_FAMILIES} families"
+            f"unseen families: at least {FEWEST_FAMILIES} families are needed"
         )
     first = max(tried, key=lambda each: each.low)
     return (

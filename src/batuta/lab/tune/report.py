@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from batuta.lab.tune.library import Candidate, write_continuation, write_workflo
 from batuta.lab.tune.parts import QuestionParts
 from batuta.lab.tune.result import TuneResult
 from batuta.lab.tune.stages import MINI, ULTRA
-from batuta.lab.tune.systems import TunedSystem, with_about
+from batuta.lab.tune.systems import TunedSystem
 
 Json = dict[str, Any]
 
@@ -46,8 +47,8 @@ def describe_tuning(
 ) -> Json:
     """Return the whole result as JSON values.
 
-    The seconds of calls are left out, so that equal replies give equal values, unless the run has a
-    limit on minutes. `meter` has the calls and dollars of the whole tuning run.
+    The seconds of calls are left out, so that equal replies give equal values. `meter` has the
+    calls and dollars of the whole tuning run.
     """
     advice = recommend_systems(result, only_proven=settings.only_proven)
     return {
@@ -84,7 +85,7 @@ def describe_tuning(
     }
 
 
-def _usd_number(usd: Any) -> float | None:
+def _usd_number(usd: Decimal | None) -> float | None:
     return None if usd is None else float(usd)
 
 
@@ -119,9 +120,9 @@ def _describe_workflows(result: TuneResult) -> list[Json]:
 
 
 def _count_runs(result: TuneResult, group: int, candidate: Candidate) -> int | None:
-    """Return on how many of the group's questions a workflow ran in the search.
+    """Return the number of the group's questions on which a workflow ran in the search.
 
-    None if it did not run there, as a reworded workflow, or if there was no search.
+    None for a workflow that the search did not keep, such as a reworded workflow.
     """
     table = result.table
     if table is None or candidate not in table.library:
@@ -199,7 +200,8 @@ def selectors_of(
 ) -> dict[str, tuple[TunedSystem, WorkflowSelector]]:
     """Return the systems to save, each with the selector that serves it, by folder.
 
-    Without a nominee for ultra, the finest system is saved; empty if there is no system.
+    The selectors state the spending and the judgement of `found`. Without a nominee for ultra, the
+    finest system is saved; empty if there is no system.
     """
     nominees = result.nominees or {}
     systems = {
@@ -207,7 +209,11 @@ def selectors_of(
         SINGLES_SELECTOR: nominees.get(MINI),
     }
     about = {name: found[name] for name in ("spent", "judged", "comparisons", "recommendation")}
-    return {name: (one, with_about(one, about)) for name, one in systems.items() if one is not None}
+    return {
+        name: (one, replace(one.selector, about=about))
+        for name, one in systems.items()
+        if one is not None
+    }
 
 
 def _examples_text(system: TunedSystem, tasks: Sequence[Task]) -> str:
@@ -243,7 +249,7 @@ def render_markdown(found: Json) -> str:
 def report_files(found: Json) -> dict[str, str]:
     """Return the report as JSON, as Markdown and as a page, by file name.
 
-    Its figure, an SVG, is among them if a system was scored.
+    The SVG of its figure is added if a system was scored.
     """
     text, front = render_markdown(found), draw_front(_compared_systems(found))
     return {
@@ -296,7 +302,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 150, 14, 44
 _TICK_DISTANCES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """The possible distances between two ticks of accuracy, as shares."""
 _MAX_DISTANCES = 6
-"""Maximum number of such distances above the lowest bound."""
+"""Maximum number of distances between the lowest bound of an interval and 1."""
 
 
 def draw_front(systems: Sequence[Mapping[str, Any]]) -> str:
