@@ -12,7 +12,7 @@ from batuta.conductors.workflow_selector.model import Places
 from batuta.core import Pool, Skill, Task, Worker, WorkerId
 from batuta.core.intervals import wilson_interval
 from batuta.errors import ConfigError
-from batuta.lab.tune.candidate_runner import CandidateResult, CandidateRunner
+from batuta.lab.tune.candidate_runner import CandidateRunner
 from batuta.lab.tune.context import TuneContext
 from batuta.lab.tune.grouping import Grouping
 from batuta.lab.tune.library import Candidate
@@ -83,6 +83,7 @@ def _card_of(
     scored = [(one.score, group) for one, group in result if one.score is not None]
     mean = float(np.mean([score for score, _ in scored])) if scored else None
     answered = [one for one, _ in result if one.score is not None]
+    has_usd = bool(answered) and runner.pool[worker].price is not None
     return WorkerCard(
         worker=worker,
         overall=share_of([score for score, _ in scored], mean),
@@ -90,18 +91,10 @@ def _card_of(
             share_of([score for score, at in scored if at == group], mean)
             for group in range(groups)
         ),
-        usd=_usd_of(runner, worker, answered),
+        usd=float(sum(one.usd for one in answered)) / len(answered) if has_usd else None,
         seconds=float(np.median([one.seconds for one in answered])) if answered else None,
         failed=len(result) - len(scored),
     )
-
-
-def _usd_of(
-    runner: CandidateRunner, worker: WorkerId, answered: Sequence[CandidateResult]
-) -> float | None:
-    if runner.pool[worker].price is None or not answered:
-        return None
-    return float(sum(one.usd for one in answered)) / len(answered)
 
 
 def share_of(scores: Sequence[float], mean: float | None) -> MeasuredShare:
@@ -154,8 +147,6 @@ async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[l
 
     Raises:
         ConfigError: the budget does not suffice for one question of every group.
-        ExceptionGroup: a run failed; it has the first error.
-        StoreError: the journal of paid calls can no longer be written.
     """
     group_n, _, _ = grouping.reader([task.question for task in context.parts.search])
     by_group = [np.flatnonzero(group_n == g) for g in range(len(grouping.names))]

@@ -332,7 +332,6 @@ class CandidateRunner:
     async def _execute_here(
         self, missing: Mapping[Key, tuple[Task, Entry]], found: dict[Key, CandidateResult]
     ) -> None:
-        """Execute the runs in this process, until the budget refuses a call."""
         waiting = iter(missing.items())
 
         async def work() -> None:
@@ -440,7 +439,8 @@ class CandidateRunner:
         refused a call and there is an answer. Any other run without an answer scores 0.
         """
         score = None
-        limited = run.limit is not None or any(_is_limit(step.result) for step in run.steps)
+        codes = [one.result.code for one in run.steps if isinstance(one.result, Failure)]
+        limited = run.limit is not None or "limit" in codes
         is_outage = outage_reason(run) is not None or lost_reply(run) is not None
         if run.answer is None and not is_outage:
             score = 0.0
@@ -467,7 +467,3 @@ class CandidateRunner:
             worker.id: _RunClient(worker, self._clients[worker.id], self.meter, seed)
             for worker in self.pool
         }
-
-
-def _is_limit(result: Reply | Failure) -> bool:
-    return isinstance(result, Failure) and result.code == "limit"

@@ -79,8 +79,9 @@ def open_questions(name: str | None, limit: int, seed: int) -> TuneQuestions:
         known = [one for one in GENERAL if one in reasoning_gym.generator_names()]
         each = max(min(_EACH, limit // len(GENERAL)), 1)
         tasks = [task for one in known for task in reasoning_gym.generate_tasks(one, each, seed)]
+        kept = tuple(tasks[:limit])
         return TuneQuestions(
-            name="a general mix", tasks=tuple(tasks[:limit]), grade=None, family=_generated_family
+            name="a general mix", tasks=kept, grade=None, family=lambda task: task.tags[1]
         )
     if name.partition(":")[0] in TASK_SOURCES:
         found = open_tasks(name, 1, limit, seed)
@@ -130,10 +131,6 @@ def _guess_families(questions: TuneQuestions, added: Sequence[Task]) -> dict[Tas
     reader = fit_reader([task.question for task in questions.tasks], label_n)
     group_n, _, _ = reader([task.question for task in added])
     return {task.id: families[int(at)] for task, at in zip(added, group_n, strict=True)}
-
-
-def _generated_family(task: Task) -> str:
-    return task.tags[1]
 
 
 def is_labelled(questions: TuneQuestions) -> bool:
@@ -224,7 +221,6 @@ def _describe_job(
     *,
     sandbox: str,
 ) -> TuneRunJob:
-    """Return the job with which other processes execute the runner's runs."""
     kinds = {} if questions.grade else {task.grader: task for task in questions.tasks}
     return TuneRunJob(
         pool=runner.pool,
@@ -272,7 +268,6 @@ def keep_plan(folder: Path, plan: Mapping[str, Any]) -> None:
 
 
 def _describe_difference(folder: Path, noted: bytes, plan: Mapping[str, Any]) -> str:
-    """Return the error message for a folder with a different plan."""
     try:
         earlier = orjson.loads(noted)
         changed = [name for name in plan if earlier[name] != plan[name]]

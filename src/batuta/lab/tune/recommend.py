@@ -77,7 +77,6 @@ def _with_rounds(lines: Sequence[str], rounds: int) -> list[str]:
 
 
 def _without_tables(text: str, names: frozenset[str]) -> list[str]:
-    """Return the lines of the file without those tables."""
     kept: list[str] = []
     skips = False
     for line in text.splitlines():

@@ -141,14 +141,12 @@ class _FailureRecorder:
     streaming: bool = False
 
     async def before_call(self, request: Request, worker: Worker) -> Request:
-        """Return the request unchanged."""
         return request
 
     async def on_delta(self, delta: Delta) -> None:
         """Ignore the fragment."""
 
     async def on_failure(self, failure: Failure) -> None:
-        """Record a failed attempt."""
         self.failures.append(failure)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,7 @@ def describe_tuning(
     return {
         "kind": "tuning",
         "budget": {
-            "usd": _usd_number(settings.allowance.usd),
+            "usd": None if settings.allowance.usd is None else float(settings.allowance.usd),
             "calls": settings.allowance.calls,
             "minutes": settings.allowance.minutes,
         },
@@ -83,10 +82,6 @@ def describe_tuning(
         "break_even": break_even(result.comparisons, advice, float(meter.usd)),
         "recommendation": advice,
     }
-
-
-def _usd_number(usd: Decimal | None) -> float | None:
-    return None if usd is None else float(usd)
 
 
 def card_json(card: WorkerCard) -> Json:
@@ -131,7 +126,6 @@ def _count_runs(result: TuneResult, group: int, candidate: Candidate) -> int | N
 
 
 def _describe_rewriting(result: TuneResult) -> Json | None:
-    """Return the outcome of the rewriting as JSON; None if it was skipped."""
     one = result.rewritten
     if one is None:
         return None
@@ -347,7 +341,6 @@ def draw_front(systems: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _draw_tick(x: float, y: float, text: str, *, x_end: float) -> str:
-    """Draw a grid line with its label."""
     return (
         f'<line x1="{x:.1f}" x2="{x_end:.1f}" y1="{y:.1f}" y2="{y:.1f}" stroke="{GRID}"/>'
         f'<text x="{x - 6:.1f}" y="{y + 4:.1f}" fill="{GREY}" font-size="11" '

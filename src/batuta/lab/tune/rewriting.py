@@ -365,14 +365,10 @@ async def _compare_wordings(
     """
     fits_budget = context.fits_budget(context.ends[TuneStage.REWRITE])
     find_result = context.runner.find_result
-    while tasks:
-        planned = [(task, entry) for task in tasks for entry in (before, after)]
-        if fits_budget(
-            sum(len(entry) for task, entry in planned if find_result(task, entry) is None)
-        ):
-            break
-        tasks = tasks[: len(tasks) // 2]
     planned = [(task, entry) for task in tasks for entry in (before, after)]
+    while tasks and not fits_budget(sum(len(e) for t, e in planned if find_result(t, e) is None)):
+        tasks = tasks[: len(tasks) // 2]
+        planned = planned[: 2 * len(tasks)]
     if not tasks or not await context.runner.run_all(planned):
         return []
     gains: list[float] = []

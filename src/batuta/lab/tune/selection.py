@@ -10,7 +10,7 @@ Axes: g groups, n questions, c cells.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -68,7 +68,8 @@ async def remeasure_best(
         for who in new:
             counts[who] = counts[who].add(context, tasks, group_n, Candidate.single(who))
     strengths = {who: one.share(weight_g) for who, one in counts.items()}
-    return _with_strengths(result.pool, strengths | dict.fromkeys(result.set_aside, 0.0))
+    strengths |= dict.fromkeys(result.set_aside, 0.0)
+    return Pool(tuple(replace(w, strength=round(strengths[w.id], 6)) for w in result.pool))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,15 +101,6 @@ class _Count:
         mean = self.right_g.sum() / max(self.count_g.sum(), 1)
         shares = (self.right_g + PRIOR_QUESTIONS * mean) / (self.count_g + PRIOR_QUESTIONS)
         return float(np.average(shares, weights=weight_g))
-
-
-def _with_strengths(pool: Pool, shares: Mapping[WorkerId, float]) -> Pool:
-    return Pool(
-        tuple(
-            replace(worker, strength=round(shares[worker.id], 6)) if worker.id in shares else worker
-            for worker in pool
-        )
-    )
 
 
 MeasureCalls = Callable[[TunedSystem], Awaitable[float]]

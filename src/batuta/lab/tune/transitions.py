@@ -106,7 +106,6 @@ class _Outcomes:
     agreed: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
 
     def clear(self) -> None:
-        """Remove all outcomes."""
         for each in (self.solved, self.changed, self.agreed):
             each.clear()
 
@@ -270,6 +269,5 @@ class TransitionModel:
 
 
 def _as_arrays(outcomes: Sequence[tuple[int, float]]) -> tuple[Places, Matrix]:
-    """Return the rows and the scores as arrays."""
     row, score = zip(*outcomes, strict=True) if outcomes else ((), ())
     return np.array(row, np.intp), np.array(score, np.float64)
