@@ -24,7 +24,7 @@ class RewriteOutcome:
     after: Candidate
     """The rewritten workflow; equal to `before` if no wording was better."""
     reason: str
-    """The reason for which the rewritten workflow is kept or not, as text."""
+    """The reason to keep or to reject the rewritten workflow."""
     kept: bool = False
     """Whether the rewritten workflow replaces the original workflow."""
     gain: float = 0.0

@@ -15,7 +15,7 @@ from batuta.lab.tune.search import Search
 from batuta.lab.tune.spending import Allowance
 
 BEST_SINGLE, SELF_CONSISTENCY, ULTRA, MINI = "best single", "self-consistency", "ultra", "mini"
-"""The names of the opponents and of the nominees; self-consistency's is followed by `@` and k."""
+"""The names of the nominees and of their opponents."""
 
 
 class TuneStage(StrEnum):

@@ -109,7 +109,7 @@ def _situation_features(candidate: Candidate, found: Found) -> Iterator[tuple[Fe
 
 
 def later_steps(candidate: Candidate) -> list[Candidate]:
-    """Return the workflow up to each step after the early stop that does not solve."""
+    """Return, for each step after the early stop except solvers, the workflow up to this step."""
     first = candidate.first_round
     later = [candidate.steps[: at + 1] for at in range(first, len(candidate))]
     return [Candidate(steps, stops=True) for steps in later if steps[-1].role is not StepRole.SOLVE]
