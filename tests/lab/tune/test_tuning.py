@@ -193,7 +193,9 @@ def test_few_and_double_questions():
     assert parts.doubles == 50 and sum(sizes) == 200 and min(sizes) > 0
 
 
-@pytest.mark.parametrize("family", [task_family, lambda task: task.id[-1]])
+@pytest.mark.parametrize(
+    "family", [task_family, lambda task: "loud" if task.id.endswith("-1") else task_family(task)]
+)
 def test_no_question_nor_one_like_it_is_in_two_parts(family):
     tasks = VOTES.tasks(60)
     alike = [
