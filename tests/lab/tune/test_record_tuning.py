@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from batuta.core import Task, TaskId
 from batuta.lab.baselines import open_cascade
 from batuta.lab.learners.history import history_from_record
 from batuta.lab.tasks.recorded import GRADER, RecordedOutcomes
+from batuta.lab.tune.judge import Verdict
 from batuta.lab.tune.record_options import (
     CASCADE,
     SINGLE,
@@ -72,13 +74,13 @@ def vote_here_and_there(family):
     return np.array((0.9, 0.1, 0.1, 0.1) if family % 3 == 0 else VOTING)
 
 
-def outcome_lines(record):
+def outcome_lines(record, unpriced=()):
     for q, task in enumerate(record.tasks):
         told = {
             name: {
                 "answers": [record.answer((q, m, 0))],
                 "scores": [float(record.scores_qms[q, m, 0])],
-                "usd": 0.001 * (m + 1),
+                **({} if name in unpriced else {"usd": 0.001 * (m + 1)}),
             }
             for m, name in enumerate(record.models)
         }
@@ -159,6 +161,24 @@ def test_a_worker_alone_costs_what_was_recorded(tmp_path):
 
     history = history_from_record(load_recorded(str(path)))
     assert AskOne(2)(history).usd_n == pytest.approx(np.full(200, 0.003))
+
+
+def test_a_worker_whose_dollars_were_not_recorded_is_not_cheaper(tmp_path):
+    path = tmp_path / "outcomes.jsonl"
+    lines = outcome_lines(made_record(vote_everywhere, families=4), unpriced=("ben",))
+    path.write_text("\n".join(lines) + "\n")
+    from batuta.lab.tasks.recorded import load_recorded
+
+    record = load_recorded(str(path))
+    parts = split_record(record, seed=0)
+    nominees = nominate_options(record, parts.known, RecordSettings())
+    ben = record.models.index("ben")
+    nominees = replace(nominees, ultra="ben", fitted=nominees.fitted | {"ben": AskOne(ben)})
+    found = describe_record_tuning(record, parts, nominees, RecordSettings())
+    usd = {one["name"]: one["usd"] for one in found["judged"]}
+    assert usd["ultra"] is None and usd["mini"] > 0
+    assert found["comparisons"][0]["usd_saved"] is None
+    assert found["comparisons"][0]["verdict"] != Verdict.CHEAPER
 
 
 @pytest.mark.slow

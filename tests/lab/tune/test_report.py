@@ -1,14 +1,17 @@
 """The report of a tuning, and the page that shows it."""
 
 import json
+import tomllib
 import urllib.request
 
 import pytest
 
 from batuta.gateway.ui.learning import ResultFolder
 from batuta.lab.commands.tune import read_original
+from batuta.lab.tune.calibrate import WorkerCard, share_of
+from batuta.lab.tune.judge import Comparison, Verdict
 from batuta.lab.tune.recommend import write_settings
-from batuta.lab.tune.report import describe_tuning, write_results
+from batuta.lab.tune.report import break_even, describe_tuning, draw_front, write_results
 from batuta.lab.tune.stages import TuneStage
 from gateway.ui.page_server import PageServer
 from lab.tune.test_tuning import tune
@@ -80,6 +83,7 @@ LIMITS = '[limits]\nmax_cost_usd = 1\n\n[[workers]]\nid = "ada"\n'
         (LIMITS.replace("max_cost_usd", "max_rounds"), "[limits]\nmax_rounds = 3"),
         (LIMITS.replace("max_cost_usd = 1", "max_rounds = 5"), "[limits]\nmax_rounds = 5"),
         ('[[workers]]\nid = "ada"\n', "[limits]\nmax_rounds = 3"),
+        (LIMITS.replace("]\nmax", "]  # mine\nmax"), "[limits]  # mine\nmax_rounds = 3"),
     ],
 )
 def test_a_selector_that_looks_at_answers_gets_the_rounds_that_it_needs(text, wanted):
@@ -87,6 +91,47 @@ def test_a_selector_that_looks_at_answers_gets_the_rounds_that_it_needs(text, wa
     written = write_settings(text, advice, (), groups=(), rounds=3)
     assert wanted in written and written.count("max_rounds") == 1
     assert "max_rounds = 3" not in write_settings(text, advice | {"ultra": None}, (), (), rounds=3)
+
+
+def test_old_skills_are_replaced_in_a_table_of_their_own_too():
+    text = '[[workers]]\nid = "ada"\n[workers.skills]\nmaths = 0.2\n\n[server]\nport = 1\n'
+    measured = share_of([1.0, 0.0], 0.5)
+    card = WorkerCard(
+        worker="ada", overall=measured, by_group=(measured,), usd=None, seconds=None, failed=0
+    )
+    advice = {"why": [], "best": "ada", "ultra": None, "mini": None}
+    written = tomllib.loads(write_settings(text, advice, (card,), groups=("roads",)))
+    assert written["workers"] == [
+        {"id": "ada", "strength": 0.5, "skills": {"roads": {"share": 0.5, "questions": 2}}}
+    ]
+    assert written["server"] == {"port": 1}
+
+
+def compared(nominee, opponent, saved):
+    return Comparison(
+        nominee=nominee, opponent=opponent, verdict=Verdict.CHEAPER, questions=20, difference=0.0,
+        low=None, high=None, p=None, p_corrected=None, detectable=None, usd_saved=saved,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ultra", "mini", "wanted"),
+    [
+        ("selector", None, {"ultra": 5, "mini": None}),
+        ("selector-mini", "selector-mini", {"ultra": 10, "mini": 10}),
+        (None, None, {"ultra": None, "mini": None}),
+    ],
+)
+def test_a_tuning_has_paid_for_itself_by_the_system_that_is_recommended(ultra, mini, wanted):
+    pairs = [("ultra", "best single", 2.0), ("mini", "best single", 1.0), ("ultra", "mini", 4.0)]
+    advice = {"ultra": ultra, "mini": mini}
+    assert break_even([compared(*pair) for pair in pairs], advice, 10.0) == wanted
+
+
+def test_the_figure_has_no_dollars_that_are_unknown():
+    one = {"name": "a", "share": 0.5, "low": 0.4, "high": 0.6, "usd": 0.1, "calls": 2.0}
+    assert "dollars per question" in draw_front([one, one | {"usd": 0.0}])
+    assert "calls per question" in draw_front([one, one | {"usd": None}])
 
 
 def test_the_settings_that_are_changed_are_those_that_were_read(tmp_path, monkeypatch):

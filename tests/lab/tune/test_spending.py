@@ -10,7 +10,7 @@ from hypothesis import settings as rules
 from hypothesis import strategies as st
 
 from batuta.clients import ScriptedClient
-from batuta.core import Price, Request, Sampling, Usage, Worker, WorkerId, user_message
+from batuta.core import Pool, Price, Request, Sampling, Usage, Worker, WorkerId, user_message
 from batuta.core.cost_bound import bound_call_cost
 from batuta.errors import LimitReachedError, ProviderOverloadedError, StoreError
 from batuta.lab.tune.candidate_runner import CallMeter, CandidateRunner
@@ -199,6 +199,22 @@ def test_a_list_of_a_version_before_is_taken_over(tmp_path):
         old.execute("INSERT INTO paid (usd) VALUES ('0.25')")
     with PaidCalls(tmp_path / "paid.db") as paid:
         assert paid.sum_up() == (1, Decimal("0.25")) and paid.unfinished_calls() == {}
+
+
+async def test_only_the_calls_of_unknown_price_count_at_the_assumed_price():
+    price = Price(input=Decimal(1), output=Decimal(2))
+    pool = Pool(
+        tuple(Worker(id=WorkerId(n), model="m", price=p) for n, p in [("a", price), ("b", None)])
+    )
+    clients = {one.id: ScriptedClient(["42"] * 5, price=one.price) for one in pool}
+    meter = CallMeter(ASSUMED_PRICE)
+    runner = CandidateRunner(pool, clients, grade, meter, unknown=ASSUMED_PRICE)
+    (task,) = EXPERTS.tasks(1)
+    both = Candidate(
+        (CandidateStep(StepRole.SOLVE, WorkerId("a")), CandidateStep(StepRole.CHECK, WorkerId("b")))
+    )
+    assert await runner.run_all([(task, both)])
+    assert runner.find_result(task, both).usd == meter.usd > 0
 
 
 async def test_a_disk_that_is_full_ends_a_tuning_with_its_sentence(caplog):

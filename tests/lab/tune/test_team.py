@@ -92,8 +92,11 @@ async def test_a_tuning_goes_on_with_those_that_complete_one_another():
     used = {step.worker for one in result.systems for c in one.library for step in c.steps}
     assert used <= set(result.team.workers)
     assert len(result.cards) == 6 and not result.left_out
-    told = render_markdown(describe_tuning(result, parts, settings, meter))
+    found = describe_tuning(result, parts, settings, meter)
+    told = render_markdown(found)
     assert "The search used ada, ben, cleo, not eve, fay, gus." in told
+    found["team"]["passed_over"] = ()
+    assert "The search used" not in render_markdown(found)
 
 
 async def test_a_worker_that_is_no_model_stays():

@@ -15,8 +15,10 @@ from batuta.lab.tasks.question_keys import text_key
 from batuta.lab.tune.candidate_runner import CallMeter, CandidateRunner
 from batuta.lab.tune.context import TuneContext, TuneSettings
 from batuta.lab.tune.decision import recommend_systems
+from batuta.lab.tune.grouping import group_questions
 from batuta.lab.tune.judge import Verdict
 from batuta.lab.tune.library import Candidate, CandidateStep, StepRole
+from batuta.lab.tune.opening import GENERAL, open_questions
 from batuta.lab.tune.parts import split_questions
 from batuta.lab.tune.report import describe_tuning
 from batuta.lab.tune.spending import Allowance
@@ -191,18 +193,34 @@ def test_few_and_double_questions():
     assert parts.doubles == 50 and sum(sizes) == 200 and min(sizes) > 0
 
 
-def test_no_question_nor_one_like_it_is_in_two_parts():
+@pytest.mark.parametrize(
+    "family", [task_family, lambda task: "loud" if task.id.endswith("-1") else task_family(task)]
+)
+def test_no_question_nor_one_like_it_is_in_two_parts(family):
     tasks = VOTES.tasks(60)
     alike = [
         replace(t, id=f"{t.id}-{n}", question=text)
         for t in tasks
         for n, text in enumerate((t.question, t.question.upper() + " !", f"  {t.question}\n"))
     ]
-    parts = split_questions(alike, task_family)
+    parts = split_questions(alike, family)
     every = [parts.search, parts.selection, parts.finalists, parts.judgement]
     keys = [{text_key(task.question) for task in part} for part in every]
     assert sum(map(len, keys)) == 60
     assert all(not a & b for n, a in enumerate(keys) for b in keys[n + 1 :])
+
+
+def test_a_general_mix_of_few_questions_has_every_family():
+    pytest.importorskip("reasoning_gym", reason="the extra reasoning-gym is not installed")
+    few = open_questions(None, 2 * len(GENERAL) + 5, 0)
+    assert {few.family(task) for task in few.tasks} == set(GENERAL)
+
+
+def test_a_family_named_like_the_rest_of_the_families_joins_it():
+    tasks = EXPERTS.tasks(40)
+    labels = dict(zip(tasks, ["maths"] * 20 + ["other"] * 16 + ["code"] * 4, strict=True))
+    found = group_questions(tasks, labels.get, labelled=True, most=8, seed=0)
+    assert found.names == ("maths", "other")
 
 
 async def test_who_writes_programs_is_found_where_another_worker_runs_them():

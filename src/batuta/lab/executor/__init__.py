@@ -1,4 +1,4 @@
-"""Executors of many runs: this process, or many processes on many machines by Ray."""
+"""Executors, which run many items: in this process, or in processes of a Ray cluster."""
 
 from batuta.lab.executor.protocol import Executor, ExecutorJob, ask_driver
 from batuta.lab.executor.select import LocalExecutor, open_executor

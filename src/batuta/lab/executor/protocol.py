@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from batuta.errors import ExecutorError
 
 Answer = Callable[[Any], Awaitable[Any]]
-"""Answers a question in the driver's process; errors are raised in the item that asked."""
+"""Answers a question in the driver's process; its error is raised in the item that asked."""
 
 
 async def refuse_question(question: Any) -> Any:
@@ -26,22 +26,21 @@ _CURRENT: ContextVar[Answer] = ContextVar("answer of the driver", default=refuse
 
 
 async def ask_driver(question: Any) -> Any:
-    """Call the `answer` of `Executor.run_all` from an item that is being executed.
+    """Ask a question from a running item; return what the `answer` of `Executor.run_all` returns.
 
-    The question and its answer are pickled if the item is executed in another process.
+    The question and its answer, or its error, are pickled if the item runs in another process.
 
     Raises:
-        ExecutorError: `run_all` has no `answer`.
+        ExecutorError: `run_all` has no `answer`, or its error cannot be pickled.
         Exception: raised by `answer`.
     """
     return await _CURRENT.get()(question)
 
 
 def set_answer(answer: Answer | None) -> None:
-    """Set the function that answers the items of this asyncio task; only for executors.
+    """Set the function that answers the questions of this asyncio task's items; None refuses them.
 
-    Args:
-        answer: answers the questions; None refuses them.
+    Only executors call it.
     """
     _CURRENT.set(refuse_question if answer is None else answer)
 
@@ -55,14 +54,14 @@ JobResult_co = TypeVar("JobResult_co", covariant=True)
 class ExecutorJob(Protocol[JobItem_contra, JobResult_co]):
     """Work that is opened once in each process and then runs items there.
 
-    A job for other processes is pickled, and so are its items and results. So it contains only
-    names and settings, and `open` opens connections, models and graders.
+    A job for other processes is pickled, as are its items and results. Connections and models
+    cannot be pickled, so `open` opens them.
     """
 
     def open(
         self,
     ) -> AbstractAsyncContextManager[Callable[[JobItem_contra], Awaitable[JobResult_co]]]:
-        """Yield the function that runs one item; when the block ends, close what it uses."""
+        """Yield the function that runs one item; close its resources when the block ends."""
         ...
 
 
@@ -72,14 +71,14 @@ class Executor(Protocol):
     Laws, the same for every implementation:
 
     1. Each item's result is delivered exactly once, as soon as it is known, in any order.
-    2. The results do not depend on where the job is run.
-    3. At most `concurrency` items are run at the same time, over all processes together.
-    4. The first error ends all work and is raised in an `ExceptionGroup`; results that were
-       delivered before stay delivered.
+    2. The results do not depend on where the job runs.
+    3. At most `concurrency` items run at the same time, over all processes together.
+    4. The first error ends all work and is raised in an `ExceptionGroup`. Only the error of a job
+       that cannot be opened may be raised by itself.
     5. No work continues after `run_all` has returned, raised, or been cancelled.
-    6. Questions that items ask with `ask_driver` are answered in this process. An answer is
-       finished even if the process that asked has died, since the item is run again and may ask
-       the same question.
+    6. Questions that items ask with `ask_driver` are answered in this process. If the process that
+       asked dies, the answer is still finished, because the item runs again and may ask the same
+       question. Answers still in progress when every item has ended are cancelled.
     """
 
     @property
@@ -104,7 +103,7 @@ class Executor(Protocol):
         """Run every item.
 
         `deliver` is called in this process with an item's index and its result. `answer` answers
-        the items' questions; None if they ask none.
+        the items' questions; None refuses them.
 
         Raises:
             ExceptionGroup: contains the first error of the job or of `deliver`, or an

@@ -1,9 +1,9 @@
-"""Executes runs by actors of a Ray cluster: many processes, on one machine or on many.
+"""Runs items in actors of a Ray cluster: many processes, on one machine or on many.
 
-The driver calls one method of an actor at a time, which takes as many items as the actor has free
-slots and returns finished items. Ray restarts an actor that dies, on any machine with room, and
-the actor's unfinished items are run again: a call journal keeps finished calls from being paid
-twice.
+The driver repeatedly calls `exchange` of each actor, which takes as many items as the actor has
+free slots and returns finished items. Ray restarts an actor that dies, on any machine with room,
+and the actor's unfinished items run again. The journal of calls keeps their finished calls from
+being paid twice.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ BATCH = 64
 RESTARTS = 4
 """Maximum number of restarts of an actor."""
 ATTEMPTS = 3
-"""Number of times that the process of one item dies before all work ends with an error."""
+"""The number of deaths of one item's process after which all work ends with an error."""
 CORES_EACH = 0.5
-"""Share of a core that an actor requests: large enough to spread the actors over machines, small
-enough to be granted."""
+"""Maximum share of a core that an actor requests. It is large enough to spread the actors over the
+machines, and small enough to be granted."""
 START_TIMEOUT_S = 120.0
 """Seconds in which all actors must have started."""
 STARTS = 3
-"""Attempts to start a cluster: Ray waits 30 s for its node, too short on a busy machine."""
+"""Maximum attempts to start a cluster. Ray gives its node 30 s, too few on a busy machine."""
 REVIVAL_POLL_S = 0.2
 """Seconds between two checks of an actor that is being restarted."""
 SERVE_POLL_S = 2.0
-"""Seconds to wait for a job to be opened before checking whether that failed."""
+"""Seconds to wait until an actor serves a job before checking whether it could not."""
 END_TIMEOUT_S = 5.0
 """Seconds that an actor has to close its job."""
 _TOO_SLOW = "timed out during startup"
+"""Part of the message with which Ray gives up on its node."""
 _EXTRA = f"the Ray executor needs an extra: {install_hint('ray')}"
 
 
@@ -58,7 +59,8 @@ async def open_ray(
 
     Args:
         address: `local`: a new cluster here; `HOST:PORT`: the cluster there; None: the cluster that
-            RAY_ADDRESS names or that runs on this machine, else a new cluster here.
+            RAY_ADDRESS names or that runs on this machine, else a new cluster here. It is ignored
+            if this process is connected to a cluster.
         workers: number of actors; None: one for each free core.
 
     Raises:
@@ -111,7 +113,7 @@ def _connect_cluster(ray: Any, address: str | None) -> None:
 
 
 def _start_actors(ray: Any, workers: int | None) -> RayExecutor:
-    """Start actors spread over the cluster."""
+    """Start that many actors spread over the cluster; None: one for each free core."""
     free = int(ray.available_resources().get("CPU", 0))
     number = workers or max(1, free)
     cores = min(CORES_EACH, max(free, 1) / number)
@@ -162,7 +164,7 @@ class RayExecutor:
 
         Raises:
             ExceptionGroup: contains the first error of the job or of `deliver`, or an
-                ExecutorError if all actors were lost.
+                ExecutorError if all actors were lost, or one item's process too often.
             ExecutorError: the job cannot be sent to other processes.
         """
         if not items:
@@ -176,10 +178,10 @@ class RayExecutor:
                 for number, actor in enumerate(used):
                     dispatcher = _ActorDispatcher(work, actor, slots + (number < more), answers)
                     group.start_soon(dispatcher.run)
-            answering.cancel_scope.cancel()  # the rest are for processes that have died
+            answering.cancel_scope.cancel()  # the remaining answers are for dead processes
 
     def _send_job(self, job: ExecutorJob[Any, Any]) -> Any:
-        """Return a reference to the job, which every actor can read."""
+        """Store the job in the cluster, and return a reference by which every actor reads it."""
         try:
             return self.ray.put(job)
         except (TypeError, AttributeError, pickle.PicklingError) as error:
@@ -188,7 +190,7 @@ class RayExecutor:
 
 @final
 class _Work:
-    """The items that are still to be run, shared by the dispatchers."""
+    """The items of one `run_all` and their state, shared by the dispatchers."""
 
     def __init__(
         self, ray: Any, job: Any, items: Sequence[Any], deliver: Callable[[int, Any], None]
@@ -206,12 +208,12 @@ class _Work:
 
     @property
     def done(self) -> bool:
-        """True if every result was delivered."""
+        """Whether every result was delivered."""
         return not self._left
 
     @property
     def has_waiting(self) -> bool:
-        """True if items are waiting to be run."""
+        """Whether items are waiting for a free slot."""
         return bool(self._waiting)
 
     def take(self, number: int) -> list[tuple[int, Any]]:
@@ -221,7 +223,7 @@ class _Work:
         return [(index, self._items[index]) for index in indices]
 
     def settle(self, index: int, result: Any, error: Exception | None) -> None:
-        """Deliver the result, or raise the error instead."""
+        """Raise the error, or deliver the result unless the item's result was delivered before."""
         if error is not None:
             raise error
         if index in self._left:
@@ -234,7 +236,7 @@ class _Work:
         """Put the items that a dead actor was running back into the queue.
 
         Raises:
-            ExecutorError: an item was lost too often.
+            ExecutorError: an item's process has died `ATTEMPTS` times.
         """
         self._lost.update(lost)
         for index in lost:
@@ -247,7 +249,7 @@ class _Work:
         self._notify()
 
     async def wait(self) -> None:
-        """Wait until items are put back into the queue, or every result was delivered."""
+        """Wait until items are put back into the queue or every result was delivered."""
         await self._changed.wait()
 
     def _notify(self) -> None:
@@ -265,22 +267,22 @@ class _Answering:
         self._answer = answer
 
     def start(self, actor: Any, token: str, number: int, question: Any) -> None:
-        """Answer a question of an item that the actor runs."""
+        """Start to answer question `number` of the actor's job with that token."""
         self._group.start_soon(self._reply, actor, token, number, question)
 
     async def _reply(self, actor: Any, token: str, number: int, question: Any) -> None:
         result, error = None, None
         try:
             result = await (self._answer or refuse_question)(question)
-        except Exception as raised:  # noqa: BLE001 - raised in the item
+        except Exception as raised:  # noqa: BLE001 - raised in the item that asked
             error = portable_error(raised)
-        with suppress(self._ray.exceptions.RayActorError):  # the item is run again, and asks again
+        with suppress(self._ray.exceptions.RayActorError):  # the item runs and asks again
             await actor.answer.remote(token, number, result, error)
 
 
 @final
 class _ActorDispatcher:
-    """Sends items to one actor and collects its results."""
+    """Sends items to one actor, and collects their results and questions."""
 
     def __init__(self, work: _Work, actor: Any, slots: int, answers: _Answering) -> None:
         self._work = work
@@ -295,7 +297,9 @@ class _ActorDispatcher:
         """Run until every result was delivered, or the actor is permanently lost.
 
         Raises:
-            ExecutorError: no actor is left.
+            ExecutorError: no actor is left, an item was lost too often, or the actor cannot read
+                the job.
+            Exception: raised by the job, an item or `deliver`.
         """
         ray = self._work.ray
         try:
@@ -323,7 +327,7 @@ class _ActorDispatcher:
             found: Exchange | None = await exchange(self._token, items, more=more)
         except ray.exceptions.ActorDiedError:
             raise
-        except ray.exceptions.RayActorError:  # it is being restarted, or unreachable
+        except ray.exceptions.RayActorError:  # the actor is being restarted, or is unreachable
             found = None
         if found is None:
             self._requeue_running()
@@ -355,7 +359,7 @@ class _ActorDispatcher:
                 await self._actor.end.remote(self._token)
 
     async def _open_job(self, ray: Any) -> None:
-        """Make the actor open the job; wait for that, because its calls may overtake each other."""
+        """Make the actor open the job, and wait for that: later calls could overtake `serve`."""
         self._token = uuid4().hex
         serving = self._actor.serve.remote(self._token, self._work.job)
         while not await self._actor.is_serving.remote(self._token, SERVE_POLL_S):

@@ -16,17 +16,17 @@ from batuta.errors import ExecutorError
 from batuta.lab.executor.protocol import ExecutorJob, set_answer
 
 LINGER = 0.005
-"""Seconds to wait for further results, which are then sent in one message."""
+"""Seconds to wait for further results, to send them in the same message."""
 
 Ended = tuple[int, Any, Exception | None]
-"""An item's index, its result, and its error or None; the index -1 stands for the job itself."""
+"""An item's index, its result, and its error or None; the index -1 is that of the job itself."""
 
 
 class Exchange(NamedTuple):
     """An actor's message to its driver."""
 
     ended: list[Ended]
-    """The results of the items that have ended since the message before."""
+    """The results of the items that have ended since the previous message."""
     asked: list[tuple[int, Any]]
     """Questions of running items, each with the number that identifies its answer."""
 
@@ -42,20 +42,20 @@ class _Answer:
 
 @dataclass(slots=True, kw_only=True)
 class _ServedJob:
-    """The job of one driver's `run_all`, as this actor runs it."""
+    """The job of a driver's `run_all`, as this actor runs it."""
 
     token: str
-    """Identifies the driver's `run_all`."""
+    """Identifies the opening of the job, which the driver repeats after a restart."""
     inbox: deque[tuple[int, Any]] = field(default_factory=deque[tuple[int, Any]])
     """The items that have not been started, each with its index."""
     outbox: list[Ended] = field(default_factory=list[Ended])
     """The results that have not been sent to the driver."""
     arrived: anyio.Event = field(default_factory=anyio.Event)
-    """Set when the inbox has items, or the job is to be closed."""
+    """Set when the inbox has items, or when the job is to be closed."""
     ended: anyio.Event = field(default_factory=anyio.Event)
-    """Set when the outbox has results, or a question is asked."""
+    """Set when the outbox has results, or when a question is asked."""
     finished: anyio.Event = field(default_factory=anyio.Event)
-    """Set when no item is running any more and the job is closed."""
+    """Set when no item runs any more and the job is closed."""
     closed: bool = False
     """Whether the job is to be closed."""
     asked: list[tuple[int, Any]] = field(default_factory=list[tuple[int, Any]])
@@ -78,7 +78,7 @@ class _ServedJob:
         return answer.result
 
     def put(self, index: int, result: Any, error: Exception | None) -> None:
-        """Send a result or an error to the driver, with the next message."""
+        """Add a result or an error to the next message to the driver."""
         self.outbox.append((index, result, error))
         self.ended.set()
 
@@ -90,10 +90,10 @@ class _ServedJob:
 
 @final
 class RayWorker:
-    """An actor: runs the items that its driver sends and returns their results.
+    """An actor, which runs the items that its driver sends and returns their results.
 
-    `serve` holds the job open for as long as the driver works on it; during that time the driver
-    calls `exchange` repeatedly. After a restart `exchange` returns None, since no job is open.
+    While `serve` holds the job open, the driver calls `exchange` repeatedly. After a restart
+    `exchange` returns None, because no job is open.
     """
 
     def __init__(self) -> None:
@@ -105,9 +105,10 @@ class RayWorker:
         return socket.gethostname(), package_version()
 
     async def serve(self, token: str, job: ExecutorJob[Any, Any]) -> None:
-        """Hold the job open until `end` or its first error, which `exchange` delivers.
+        """Hold the job open until `end` is called or the job raises an error.
 
-        The token identifies the driver's `run_all`. The job that was served before is closed.
+        `exchange` delivers the error. The token identifies the opening of the job by the driver.
+        The job that was served before is closed.
         """
         if self._served is not None:
             self._served.close()
@@ -151,7 +152,7 @@ class RayWorker:
         """Take these items; wait until an item ends or asks a question, unless `more` items follow.
 
         Returns:
-            The results and questions since the message before; None if the last job that was
+            The results and questions since the previous message; None if the last job that was
             served here has another token.
         """
         served = self._served
@@ -169,9 +170,9 @@ class RayWorker:
         return found
 
     async def answer(self, token: str, number: int, result: Any, error: Exception | None) -> None:
-        """Pass the answer of a question, or the error instead, to the item that awaits it.
+        """Pass the answer to a question, or the error, to the item that awaits it.
 
-        Nothing happens if no item of this job awaits it.
+        Nothing happens if the token is not the job's, or if no item awaits the answer.
         """
         served = self._served
         if served is None or served.token != token or number not in served.answers:
@@ -181,9 +182,9 @@ class RayWorker:
         answer.arrived.set()
 
     async def end(self, token: str) -> None:
-        """Cancel the running items of the token's job, close the job, and wait for both.
+        """Cancel the running items of the token's job, close the job, and wait until it is closed.
 
-        Nothing happens if another job was served here since.
+        Nothing happens if another job has been served here since.
         """
         if self._served is not None and self._served.token == token:
             self._served.close()
@@ -191,7 +192,7 @@ class RayWorker:
 
 
 def portable_error(error: Exception) -> Exception:
-    """Return the error itself if it can be pickled, else an ExecutorError with type and message."""
+    """Return the error if it can be pickled, else an ExecutorError with its type and message."""
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
     except Exception:  # noqa: BLE001 - whatever an error's own pickling raises

@@ -31,7 +31,8 @@ class LocalExecutor:
         """Run every item; see `Executor`.
 
         Raises:
-            ExceptionGroup: contains the first error of the job or of `deliver`.
+            ExceptionGroup: contains the first error of an item or of `deliver`.
+            Exception: the job cannot be opened.
         """
         waiting = iter(enumerate(items))
         async with job.open() as execute, anyio.create_task_group() as group:
@@ -56,7 +57,7 @@ async def open_executor(name: str = LOCAL, workers: int | None = None) -> AsyncG
     Args:
         name: `local`; `ray`: the cluster that RAY_ADDRESS names or that runs on this machine,
             else a new cluster here; `ray:local`: a new cluster here; `ray:HOST:PORT`: that cluster.
-        workers: number of processes that run items, only for Ray; None: one for each free core.
+        workers: number of processes, only for Ray; None: one for each free core.
 
     Raises:
         ConfigError: there is no such executor, its extra is missing, or the cluster cannot be

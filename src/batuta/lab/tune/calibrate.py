@@ -12,7 +12,7 @@ from batuta.conductors.workflow_selector.model import Places
 from batuta.core import Pool, Skill, Task, Worker, WorkerId
 from batuta.core.intervals import wilson_interval
 from batuta.errors import ConfigError
-from batuta.lab.tune.candidate_runner import CandidateResult, CandidateRunner
+from batuta.lab.tune.candidate_runner import CandidateRunner
 from batuta.lab.tune.context import TuneContext
 from batuta.lab.tune.grouping import Grouping
 from batuta.lab.tune.library import Candidate
@@ -23,7 +23,7 @@ _CALIBRATED = 30
 _FAILED = 0.8
 """A worker is left out if at least this share of its answers has no score."""
 PRIOR_QUESTIONS = 6.0
-"""The weight, in questions, of a worker's overall accuracy in the estimate of that in a group."""
+"""The weight, in questions, of a worker's overall accuracy in the estimate for a group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +38,8 @@ class MeasuredShare:
     high: float | None
     """The bounds of the 95% interval of the accuracy, by Wilson's method."""
     shrunk: float | None
-    """The best estimate: the accuracy, shrunk towards the worker's mean over all groups; None if
-    the worker has no score in any group."""
+    """The accuracy, shrunk towards the worker's mean over all groups; None if the worker has no
+    score in any group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +54,13 @@ class WorkerCard:
     seconds: float | None
     """Median seconds per question; None if nothing was scored."""
     failed: int
-    """The number of questions without a score: the call failed or the answer was not graded."""
+    """The number of questions without a score, because a call failed or a grade is undecided."""
 
 
 def measure_workers(
     runner: CandidateRunner, tasks: Sequence[Task], group_n: Places, groups: int
 ) -> tuple[WorkerCard, ...]:
-    """Return the cards of all workers, from the answers of each worker alone to these questions.
+    """Return the card of every worker, from its answers alone to these questions.
 
     `group_n` is the group of each question, and `groups` the number of groups.
     """
@@ -83,6 +83,7 @@ def _card_of(
     scored = [(one.score, group) for one, group in result if one.score is not None]
     mean = float(np.mean([score for score, _ in scored])) if scored else None
     answered = [one for one, _ in result if one.score is not None]
+    has_usd = bool(answered) and runner.pool[worker].price is not None
     return WorkerCard(
         worker=worker,
         overall=share_of([score for score, _ in scored], mean),
@@ -90,18 +91,10 @@ def _card_of(
             share_of([score for score, at in scored if at == group], mean)
             for group in range(groups)
         ),
-        usd=_usd_of(runner, worker, answered),
+        usd=float(sum(one.usd for one in answered)) / len(answered) if has_usd else None,
         seconds=float(np.median([one.seconds for one in answered])) if answered else None,
         failed=len(result) - len(scored),
     )
-
-
-def _usd_of(
-    runner: CandidateRunner, worker: WorkerId, answered: Sequence[CandidateResult]
-) -> float | None:
-    if runner.pool[worker].price is None or not answered:
-        return None
-    return float(sum(one.usd for one in answered)) / len(answered)
 
 
 def share_of(scores: Sequence[float], mean: float | None) -> MeasuredShare:
@@ -134,7 +127,7 @@ def measured_pool(pool: Pool, cards: Sequence[WorkerCard], names: Sequence[str])
 def mean_scores(
     runner: CandidateRunner, tasks: Sequence[Task], workers: Sequence[WorkerId]
 ) -> Floats:
-    """Return the workers' mean score on each question, (n,), which measures how easy it is.
+    """Return the workers' mean score on each question, (n,): the question's ease.
 
     A question without any score counts as 0.5.
     """
@@ -147,7 +140,7 @@ def mean_scores(
 
 
 async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[list[Task], Places]:
-    """Ask every worker the first questions of every group, while the budget lasts.
+    """Ask every worker the first questions of every group, while the stage's budget lasts.
 
     Returns:
         The questions, and the group of each question.

@@ -1,8 +1,8 @@
 """Finds the lowest weight of a call that keeps the mean calls of a question within a limit. Pure.
 
-Each cell runs the workflow of greatest merit. The merit is the workflow's worth, less the number of
-its calls times the weight of a call. The greater the weight, the fewer calls are made; the weight
-is the Lagrange multiplier of the limit.
+Each cell runs the workflow of greatest merit. The merit is the workflow's worth less the weight of
+a call for each of its calls. The greater the weight, the fewer calls are made. The weight is the
+Lagrange multiplier of the limit.
 
 Axes: c cells, w workflows.
 """
@@ -35,9 +35,9 @@ def find_call_weight(
 ) -> float:
     """Return the lowest weight of a call, at least `least`, that keeps the limit.
 
-    `worth_cw` is the worth of each workflow in each cell, not reduced by the price of calls.
-    `count_c` has each cell's number of questions, and `most` is the maximum mean calls of a
-    question. If no weight keeps the limit, the weight is so great that only calls matter.
+    `worth_cw` is the worth of each workflow in each cell, without the price of calls. `count_c` has
+    each cell's number of questions, and `most` is the maximum mean calls of a question. If no
+    weight keeps the limit, the weight is so great that only calls matter.
     """
 
     def keeps(weight: float) -> bool:

@@ -61,9 +61,8 @@ from batuta.lab.tune.spending import BudgetedClient, DollarLimit
 from batuta.usage import ZERO_COST, ZERO_USAGE, Price, usage_cost
 
 _SPREAD = 1009
-"""The distance between the seeds of two questions, so that repeated calls never share a seed."""
-
-
+"""The factor that keeps the seeds of two questions apart, because each repetition of a call adds 1
+to its question's seed."""
 MOST_FAILED = 10
 """The number of consecutive failed calls after which a required worker counts as lost. Five
 failures open the worker's breaker, which lets one call through after each of 15, 30, 60, 120 and
@@ -86,7 +85,7 @@ class RunsElsewhere(Protocol):
         *,
         concurrency: int,
     ) -> None:
-        """Execute every run, and put each result into `found`.
+        """Execute every run, and put each result into `found` as soon as it arrives.
 
         `ranked` is the pool whose strengths decide which worker is the best.
 
@@ -106,10 +105,11 @@ class CandidateResult:
     """The result of one workflow or method on one question."""
 
     score: float | None
-    """The score; None after an outage or an undecided grade, which do not count as wrong."""
+    """The score in [0, 1]; None after an outage, an undecided grade or a refused call, which do not
+    count as wrong."""
     usd: Decimal
-    """Dollars of all calls, including calls that an earlier run paid for. Calls of unknown price
-    count at the assumed price."""
+    """Dollars of all calls of the run, including calls that an earlier run paid for. Calls of
+    unknown price count at the assumed price."""
     calls: int
     seconds: float
     """Seconds of the longest chain of steps."""
@@ -136,7 +136,7 @@ class CallMeter:
     def __init__(self, unknown: Price) -> None:
         self._unknown = unknown
         self.limit: DollarLimit | None = None
-        """A limit in dollars, or None; it refuses every call that may exceed it."""
+        """A limit in dollars, which refuses every call that may exceed it; None for no limit."""
         self._replies: dict[tuple[str, bytes], Reply] = {}
         self._pending: dict[tuple[str, bytes], anyio.Event] = {}
         self.usage = ZERO_USAGE
@@ -146,9 +146,9 @@ class CallMeter:
         self.broken: BatutaError | None = None
         """The error that ended all calls: the journal cannot be written, or a worker is lost."""
         self._failed: dict[WorkerId, int] = {}
-        """Consecutive failures of each required worker."""
+        """The number of consecutive failures of each required worker."""
         self.after_call: Callable[[], None] = lambda: None
-        """Called after each distinct call, to show progress."""
+        """Called after the reply to each distinct call, to show progress."""
 
     def rely_on(self, workers: Iterable[WorkerId]) -> None:
         """Require these workers: wait while a breaker is open, and stop if a worker is lost."""
@@ -171,7 +171,8 @@ class CallMeter:
 
         Raises:
             ClientError: the call gave no usable reply.
-            LimitReachedError: the budget or the limit forbids the call, or the meter is closed.
+            LimitReachedError: the budget or the limit forbids the call, or the meter is closed or
+                broken.
         """
         if self.limit is not None:
             client = BudgetedClient(client, worker, self.limit)
@@ -188,7 +189,7 @@ class CallMeter:
             reply = await self._ask(worker.id, client, request, listener)
             self._replies[key] = reply
             self.usage += reply.usage
-            self.cost += Cost(usd_of(reply.usage, reply.cost, self._unknown))
+            self.cost += Cost(_call_usd(reply.usage, reply.cost, self._unknown))
             if worker.id in self._failed:
                 self._failed[worker.id] = 0
             self.after_call()
@@ -205,7 +206,7 @@ class CallMeter:
     ) -> Reply:
         """Return the client's reply; wait while the breaker of a required worker is open.
 
-        Without the wait, a short outage would leave all remaining questions without that worker.
+        Without the wait, a short outage would deprive all remaining questions of that worker.
         """
         while True:
             try:
@@ -225,22 +226,28 @@ class CallMeter:
         self._failed[worker] += 1
         if self._failed[worker] >= MOST_FAILED and self.broken is None:
             self.broken = WorkerLostError(
-                f"{worker} failed on {self._failed[worker]} calls one after another ({error}); "
+                f"{worker} failed on {self._failed[worker]} consecutive calls ({error}); "
                 "paid calls are kept: once the worker answers again, the same command continues"
             )
 
 
-def usd_of(usage: Usage, cost: Cost, unknown: Price) -> Decimal:
+def _call_usd(usage: Usage, cost: Cost, unknown: Price) -> Decimal:
     """Return the dollars of a call, at the price `unknown` if the call is unpriced."""
     return cost.usd + (usage_cost(usage, unknown).usd if cost.unpriced_calls else 0)
+
+
+def _run_usd(run: Run, unknown: Price) -> Decimal:
+    """Return the dollars of a run; only its unpriced calls count at the price `unknown`."""
+    parts = [one for each in run.rounds for one in (*each.conductor_drafts, *each.steps)]
+    return sum((_call_usd(one.usage, one.cost, unknown) for one in parts), Decimal(0))
 
 
 @final
 class _RunClient:
     """A worker's client within one run.
 
-    The seed of a call depends on how often this run has made the same request before, not on the
-    index of the step, so different workflows share equal calls.
+    The seed of a call depends on the question and on the number of equal requests that this run has
+    made, not on the index of the step. So different workflows share equal calls.
     """
 
     def __init__(self, worker: Worker, client: Client, meter: CallMeter, seed: int) -> None:
@@ -277,11 +284,12 @@ class CandidateRunner:
     ) -> None:
         """Start without results; `unknown` is the assumed price of workers without a price.
 
-        With `grades_steps` intermediate answers are graded too, which may cost calls.
+        `concurrency` is the maximum number of concurrent runs. With `grades_steps` intermediate
+        answers are graded too, which may cost calls.
         """
         self.pool = pool
         self.ranked = pool
-        """The pool whose strengths decide which worker is the best, for methods that ask it."""
+        """The pool whose strengths decide which worker is the best, for methods and fallbacks."""
         self.meter = meter
         self._clients = clients
         self._grade = grade
@@ -300,10 +308,11 @@ class CandidateRunner:
     async def run_all(self, planned: Iterable[tuple[Task, Entry]]) -> bool:
         """Run the pairs that have no result yet; return False if the budget refused a call.
 
-        After a refusal none of these results is kept, so that later decisions do not depend on
+        After a refusal none of the new results is kept, so that later decisions do not depend on
         which run finished first.
 
         Raises:
+            ExceptionGroup: a run failed; it has the first error.
             StoreError: the journal of paid calls can no longer be written.
             WorkerLostError: a required worker no longer answers.
         """
@@ -323,7 +332,6 @@ class CandidateRunner:
     async def _execute_here(
         self, missing: Mapping[Key, tuple[Task, Entry]], found: dict[Key, CandidateResult]
     ) -> None:
-        """Execute the runs in this process."""
         waiting = iter(missing.items())
 
         async def work() -> None:
@@ -349,8 +357,7 @@ class CandidateRunner:
     ) -> Run:
         """Execute a workflow on the task; equal earlier calls are not made again.
 
-        `again` is how often an answered question is asked again to measure confidence; None does
-        not ask again.
+        `again` tells how to ask an answered question again to measure confidence; None for never.
         """
         workers = {step.worker for step in entry.steps}
         settings = RunSettings(fallback=False)
@@ -363,7 +370,7 @@ class CandidateRunner:
         has_answer = reply is not None and reply.finish is not Finish.NO_OUTPUT
         if has_answer or run.limit is not None or outage_reason(run) is not None:
             return run
-        # No outage or limit is the cause, so a server would ask the best worker the whole question.
+        # Neither an outage nor a limit: a server would ask the best worker the whole question.
         served = replace(settings, fallback=True)
         return await self._conduct(task, entry, self.ranked, served)
 
@@ -385,7 +392,7 @@ class CandidateRunner:
     async def repeat_run(
         self, task: Task, entry: Candidate, again: SampleSetting | None = None
     ) -> Run | None:
-        """Rebuild the run of a graded result from earlier replies.
+        """Rebuild the run of a scored result from earlier replies.
 
         None if there is no such result, if the meter still makes calls, or if the answer differs.
         """
@@ -396,7 +403,7 @@ class CandidateRunner:
         return run if run.answer == known.answer else None
 
     async def ask(self, worker: WorkerId, prompt: str) -> str:
-        """Return the worker's reply to a prompt; the call of an equal prompt is not repeated.
+        """Return the text of the worker's reply to a prompt; equal prompts are sent only once.
 
         Raises:
             ClientError: the call gave no usable reply.
@@ -409,7 +416,7 @@ class CandidateRunner:
     async def _add_trail(
         self, task: Task, entry: Candidate, run: Run, result: CandidateResult
     ) -> CandidateResult:
-        """Return the result with the scores of intermediate answers."""
+        """Return the result with the steps' scores, and whether the first two answers agreed."""
         continued = len(run.rounds) > 1 and run.rounds[1].workflow is not None
         agreed = None if not entry.stops else not continued
         if not self._grades_steps:
@@ -429,10 +436,11 @@ class CandidateRunner:
         """Grade the run's answer, and return the result.
 
         The score is None if an outage changed the run, if the grade is undecided, or if a limit
-        refused a call and there is an answer. A run without an answer scores 0.
+        refused a call and there is an answer. Any other run without an answer scores 0.
         """
         score = None
-        limited = run.limit is not None or any(_is_limit(step.result) for step in run.steps)
+        codes = [one.result.code for one in run.steps if isinstance(one.result, Failure)]
+        limited = run.limit is not None or "limit" in codes
         is_outage = outage_reason(run) is not None or lost_reply(run) is not None
         if run.answer is None and not is_outage:
             score = 0.0
@@ -440,7 +448,7 @@ class CandidateRunner:
             score = (await grade_answer(self._grade, task, run.answer)).score
         return CandidateResult(
             score=score,
-            usd=usd_of(run.usage, run.cost, self.unknown),
+            usd=_run_usd(run, self.unknown),
             calls=run.usage.calls,
             seconds=run.seconds,
             limited=limited,
@@ -452,14 +460,10 @@ class CandidateRunner:
         self.ranked = pool
 
     def open_clients(self, task: Task) -> Mapping[WorkerId, Client]:
-        """Return the clients for one run on that task."""
+        """Return new clients for one run on that task."""
         digest = blake2b(f"{task.id} {self._seed}".encode("utf-8", "replace"), digest_size=3)
         seed = int.from_bytes(digest.digest(), "big") * _SPREAD % 2**31
         return {
             worker.id: _RunClient(worker, self._clients[worker.id], self.meter, seed)
             for worker in self.pool
         }
-
-
-def _is_limit(result: Reply | Failure) -> bool:
-    return isinstance(result, Failure) and result.code == "limit"

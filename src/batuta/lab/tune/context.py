@@ -23,7 +23,7 @@ class TuneSettings:
 
     allowance: Allowance
     labelled: bool = True
-    """Whether the questions' families are the groups; otherwise groups are formed by the texts."""
+    """Whether the questions' families are the groups; otherwise similar texts form the groups."""
     groups: int = 8
     """Maximum number of groups of questions."""
     levels: int = 6
@@ -34,13 +34,13 @@ class TuneSettings:
     """Maximum mean calls per question of the nominee for ultra; None for no limit. The price of a
     call may rise above `call_weight` to keep this limit."""
     worth: float | None = None
-    """Dollars that a correct answer is worth; with None, dollars count only against the budget."""
+    """Dollars that a correct answer is worth; None: dollars count only against the budget."""
     rewrites: bool = False
     """Whether subtasks are rewritten, which needs the package gepa."""
     lacks_rewriting: bool = False
-    """Whether subtasks should be rewritten, but gepa is not installed."""
+    """Whether rewriting was requested, but gepa is not installed."""
     rewriter: WorkerId | None = None
-    """The worker that rewrites; None for the strongest worker."""
+    """The worker that rewrites subtasks; None for the strongest worker."""
     most_workers: int | None = None
     """Maximum number of models kept after calibration; None for all."""
     patterns: bool = False
@@ -53,7 +53,7 @@ class TuneSettings:
     last: TuneStage = TuneStage.JUDGE
     """The last stage that is run."""
     samples: SampleSetting | None = None
-    """How often the questions that confidence is fitted to are asked again; None for never."""
+    """The setting for asking questions again, to fit confidence; None to ask none again."""
 
     def sample_calls(self, parts: QuestionParts) -> int:
         """Return the maximum number of calls that ask questions again, for ultra and mini."""
@@ -73,11 +73,10 @@ class TuneContext:
     """Executes workflows; its meter counts the calls."""
     settings: TuneSettings
     used_minutes: Callable[[], float]
-    """Returns the minutes since the process began."""
+    """Returns the minutes that this process has spent on the tuning run."""
     report: ProgressListener = lambda _stage, _found: None
     ends: Mapping[TuneStage, float] = field(init=False)
     """The share of the budget that may be spent by the end of each stage."""
-
     _usd: Decimal | None = field(init=False)
     """Dollars that the stages may plan to spend; None without a limit in dollars."""
 
@@ -88,7 +87,7 @@ class TuneContext:
         self.plan_stages(allowance.calls or 0)
 
     def plan_stages(self, calls: int) -> None:
-        """Divide the budget among the stages; it is expected to allow `calls` calls in total."""
+        """Divide the budget among the stages; `calls` is the expected number of all calls."""
         self.ends = stage_ends(
             calls,
             judgement=len(self.parts.judgement),
@@ -98,7 +97,10 @@ class TuneContext:
         )
 
     def spent_share(self, more: int = 0) -> float:
-        """Return the share of the budget that will be spent after `more` further calls."""
+        """Return the share of the budget that will be spent after `more` further calls.
+
+        It is the greatest of the shares of calls, dollars and minutes; more than 1 is possible.
+        """
         meter, allowance = self.runner.meter, self.settings.allowance
         calls = meter.calls + more
         shares = [0.0]
@@ -112,9 +114,9 @@ class TuneContext:
         return max(shares)
 
     def fits_budget(self, until: float) -> Callable[[int], bool]:
-        """Return a function that tells whether a number of further calls fits that share."""
+        """Return a function that tells whether further calls fit that share of the budget."""
         return lambda calls: self.spent_share(calls) <= until
 
     def expected_calls(self) -> int:
-        """Estimate the number of calls that the whole budget allows."""
+        """Estimate the number of calls that the whole budget allows, from the calls so far."""
         return int(self.runner.meter.calls / max(self.spent_share(), 1e-6))

@@ -1,6 +1,6 @@
 """Recommends the systems with the greatest expected gain, if a gain is likely. Pure.
 
-Whether a gain is proven is decided by a corrected test and reported separately. It affects the
+A corrected test decides whether a gain is proven. The proof is reported separately, and affects the
 recommendation only if the settings demand proven systems.
 """
 
@@ -27,7 +27,8 @@ def recommend_systems(result: TuneResult, *, only_proven: bool = False) -> Json:
     """Choose the systems that answer as mini and ultra, and return them with the reasons as JSON.
 
     With `only_proven` a system must be proven better than its opponent (the best single worker or
-    its self-consistency), or cheaper and at most two points worse.
+    its self-consistency), or cheaper and at most two points worse. None as a system stands for the
+    best single worker.
     """
     best = result.pool.ranked()[0].id
     if not result.comparisons:
@@ -55,7 +56,10 @@ def recommend_systems(result: TuneResult, *, only_proven: bool = False) -> Json:
 
 
 def _choose_system(result: TuneResult, systems: Iterable[str], *, only_proven: bool) -> str | None:
-    """Return the system with the greatest expected gain; None if no gain is likely enough."""
+    """Return the nominee with the greatest expected gain; None if no gain is likely enough.
+
+    If the gains of ultra and mini are both likely, their comparison with each other decides.
+    """
     against_best = [one for one in result.comparisons if one.opponent != MINI]
     proven = {one.nominee for one in against_best if one.verdict in PROVEN}
     likely = [
@@ -97,7 +101,7 @@ def _recommendation_reason(
 
 
 def format_probability(probability: float) -> str:
-    """Return a probability in per cent, but never 0 or 100 %."""
+    """Return a probability in per cent, which is never stated as 0 or 100 %."""
     percent = round(100 * probability)
     return "over 99 %" if percent > 99 else "under 1 %" if percent < 1 else f"{percent} %"  # noqa: PLR2004
 
@@ -129,7 +133,7 @@ def _proof_sentence(one: Comparison) -> str:
 
 
 def _vote_sentence(result: TuneResult, ultra: str | None) -> list[str]:
-    """Return a sentence if self-consistency of the best worker has the greatest expected gain."""
+    """Return a sentence if self-consistency of the best worker is expected to gain the most."""
     chosen = _find_gain(result, ultra).mean if ultra else 0.0
     return [
         (

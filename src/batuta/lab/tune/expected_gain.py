@@ -19,7 +19,7 @@ _LEAST_SPREAD = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedGain:
-    """The gain in accuracy of one system over another, less the price of its additional calls."""
+    """The gain in accuracy of one system over another, net of the price of calls and dollars."""
 
     mean: float
     probability: float
@@ -43,10 +43,10 @@ def expect_gain(gains: Sequence[float], lead: float) -> ExpectedGain:
     deviation is the absolute value of the mean, but at least five points.
 
     Args:
-        gains: the first system's gain on each question that both ran, less the price of its
-            additional calls. The questions of the selection may be included: few systems were
-            compared on them, so that the bias is small.
-        lead: the gain in accuracy that the search expects, less the price of calls.
+        gains: the first system's gain on each question that both ran, net of the price of
+            additional calls and dollars. The questions of the selection may be included: few
+            systems were compared on them, so that the bias is small.
+        lead: the gain that the search expects, net of the price of calls and dollars.
     """
     prior_mean = BELIEVED * lead
     return update_gain(prior_mean, max(abs(prior_mean), _LEAST_SPREAD), gains)

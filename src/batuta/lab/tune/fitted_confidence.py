@@ -18,9 +18,9 @@ async def fit_tuned_confidence(
 ) -> FittedConfidence:
     """Fit the probability that an answer is correct, for each system.
 
-    The runs of selection and judgement are rebuilt from the paid replies. Calls are made only if
-    the settings ask questions again, within the rest of the budget. Afterwards the runner's meter
-    is closed.
+    The runs on questions that the search did not use are rebuilt from the paid replies. If the
+    settings ask questions again, these calls are made first, within the rest of the budget. Then
+    the runner's meter is closed for good.
 
     `systems` are the systems that are saved, by the name of the conductor that serves them.
     """
@@ -35,7 +35,7 @@ async def fit_tuned_confidence(
 
 
 async def _pay_samples(context: TuneContext, system: TunedSystem, samples: SampleSetting) -> None:
-    """Ask the questions again that the system answered, as far as the budget allows."""
+    """Ask the questions with a scored answer of the system again, as far as the budget allows."""
     tasks, runner = context.parts.fitted, context.runner
     assigned = system.assign(tasks)
     waiting = iter(tasks)
@@ -54,6 +54,7 @@ async def _pay_samples(context: TuneContext, system: TunedSystem, samples: Sampl
 
 
 async def _repeat_runs(context: TuneContext, system: TunedSystem, name: str) -> list[GradedRun]:
+    """Rebuild the system's graded runs, with `name` as their conductor."""
     tasks, runner = context.parts.fitted, context.runner
     assigned = system.assign(tasks)
     found: list[GradedRun] = []

@@ -22,9 +22,9 @@ from batuta.core import Task
 from batuta.lab.learners.clustering import k_means_centres, nearest_centre, squared_distances
 
 _STARTS = 8
-"""The number of restarts of k-means; the grouping with the smallest distances is kept."""
+"""The number of starts of k-means; the grouping with the smallest distances is kept."""
 _FEWEST = 8
-"""Minimum number of questions of a group; smaller families are joined in one group."""
+"""Minimum number of questions of a family's own group; smaller families are joined in one group."""
 _LEAST_LEVEL = 0.5
 """Minimum size of a level of ease, as a share of an equal division."""
 REST = "other"
@@ -46,8 +46,8 @@ def group_questions(
 ) -> Grouping:
     """Group questions by family if they are labelled, else by their words.
 
-    `most` is the maximum number of groups by words. Of the families, the `most` largest are groups
-    of their own if they have enough questions, and all others are joined in one more group.
+    `most` is the maximum number of groups by words. The `most` largest families are groups of their
+    own if they have enough questions, and all others are joined in one more group.
     """
     texts = [task.question for task in tasks]
     if labelled:
@@ -65,6 +65,7 @@ def _group_by_label(labels: Sequence[str], most: int) -> tuple[tuple[str, ...], 
     kept = [index for index in large if count[index] >= _FEWEST]
     if len(kept) == len(found):
         return tuple(str(name) for name in found), group_n.astype(np.intp)
+    kept = [index for index in kept if found[index] != REST]  # a family of that name joins the rest
     number = {int(index): at for at, index in enumerate(kept)}
     names = (*(str(found[index]) for index in kept), REST)
     return names, np.array([number.get(int(index), len(kept)) for index in group_n], np.intp)

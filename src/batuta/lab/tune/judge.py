@@ -53,13 +53,13 @@ class SystemFigures:
     low: float | None
     high: float | None
     usd: float
-    """Mean dollars per question."""
+    """Mean dollars per question; NaN if they are unknown, as in some records."""
     calls: float
     """Mean calls per question."""
     seconds: float
     """Mean seconds per question."""
     failed: int
-    """The number of runs without a score, because of outages or undecided grades."""
+    """The number of runs without a score."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class Comparison:
     difference: float | None
     """The nominee's accuracy less the opponent's; None if there are no such questions."""
     low: float | None
-    """The bounds of the difference's 95% interval, and the p-value; None if it was not tested."""
+    """The bounds of the difference's 95% interval, and the p-value; None without a test."""
     high: float | None
     p: float | None
     p_corrected: float | None
@@ -83,17 +83,18 @@ class Comparison:
     """The smallest gain that this many questions detect with a power of 80 %; None if they are too
     few."""
     usd_saved: float
-    """Dollars per question by which the nominee is cheaper; negative if the nominee costs more."""
+    """Dollars per question by which the nominee is cheaper; negative if the nominee costs more, and
+    NaN if they are unknown."""
 
 
 Assignment = Mapping[str, Entry]
-"""A system, as the workflow or method that it runs on each question, by the question's id."""
+"""The workflow or method that a system runs on each question, by the question's id."""
 
 
 def describe_system(
     name: str, runner: CandidateRunner, tasks: Sequence[Task], assignment: Assignment
 ) -> SystemFigures:
-    """Return the system's figures on those of the questions that it has run."""
+    """Return the system's figures on the questions that it has run."""
     found = [
         one for task in tasks if (one := runner.find_result(task, assignment[task.id])) is not None
     ]
@@ -116,7 +117,7 @@ def describe_system(
 def scores_of(
     runner: CandidateRunner, tasks: Sequence[Task], assignment: Assignment
 ) -> dict[str, float]:
-    """Return the system's scores by question id, without questions that have no score."""
+    """Return the system's scores by question id; questions without a score are left out."""
     found = {task.id: runner.find_result(task, assignment[task.id]) for task in tasks}
     return {key: one.score for key, one in found.items() if one and one.score is not None}
 
@@ -128,7 +129,7 @@ def compare_nominees(
 ) -> tuple[Comparison, ...]:
     """Compare each nominee with its opponent; the p-values are corrected for the number of pairs.
 
-    `scores` has the scores of each system by question, by the system's name. `alpha` is the error
+    `scores` has each system's scores by question id, by the system's name. `alpha` is the error
     rate over all pairs, which is lower at an interim look.
     """
     gaps = {
@@ -199,8 +200,8 @@ def verdict_of(
         gap: the test of the difference; None if the scores are equal or the questions too few.
         deltas: the difference on each question.
         saved: dollars per question by which the first is cheaper.
-        alphas: the error rate of "better" and "worse", for the corrected p-value, and that of "not
-            worse by more than the margin", one-sided.
+        alphas: the error rate of "better" and "worse", for the corrected p-value, and the one-sided
+            error rate of "not worse by more than the margin".
     """
     if len(deltas) < _FEW:
         return Verdict.UNJUDGED
@@ -214,13 +215,13 @@ def verdict_of(
 def least_difference(deltas: np.ndarray, alpha: float) -> float:
     """Return the one-sided lower bound of the mean difference, with an error rate of `alpha`.
 
-    With alpha = 0.025 and equal scores, the bound is above -2 points with 97 or more questions.
+    With alpha = 0.025 and equal scores, the bound is above -2 points with 96 or more questions.
     """
     mean, error = paired_mean(deltas.tolist())
     return mean - NormalDist().inv_cdf(1 - alpha) * error
 
 
 def smallest_gain(deltas: np.ndarray) -> float:
-    """Return the gain that these questions would detect with a power of 80 %."""
+    """Return the gain that these questions would detect with a power of 80 %, tested at 5 %."""
     spread = max(float((deltas**2).mean()), 1 / len(deltas))
     return (_Z_BOTH + _Z_POWER) * math.sqrt(spread / len(deltas))

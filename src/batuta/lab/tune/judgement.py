@@ -37,14 +37,14 @@ from batuta.lab.tune.stages import (
 )
 
 LEVELS = (0.0000516, 0.0042, 0.0194, 0.0430)
-"""The two-sided levels of the looks; the error rate of all looks together is 0.05 (Jennison and
+"""The two-sided level of each look; the error rate of all looks together is 0.05 (Jennison and
 Turnbull 1999, table 2.3)."""
 
 
 def divide_into_looks(questions: int) -> Iterator[tuple[int, float]]:
-    """Yield the number of questions until each look, and the level of the look.
+    """Yield the total number of questions at each look, and the level of the look.
 
-    Looks without new questions are left out, so that few questions have fewer looks.
+    Looks without new questions are left out.
     """
     steps = len(LEVELS)
     before = 0
@@ -58,7 +58,7 @@ def divide_into_looks(questions: int) -> Iterator[tuple[int, float]]:
 _PROVEN = frozenset({Verdict.BETTER, Verdict.WORSE, Verdict.CHEAPER})
 """Verdicts that end a comparison before the last look."""
 _HOPELESS = 0.02
-"""A nominee is no longer judged if the probability of a gain is below this."""
+"""The probability of a gain below which a nominee is no longer judged."""
 _FEWEST, _STEP = 20, 10
 """The number of questions on which self-consistency is first compared with one sample, and the
 number of questions that are added while the result is unclear."""
@@ -110,7 +110,10 @@ class _Judgement:
         return expect_gain(paired_gains(self.context, tasks, one, other), self.leads.get(pair, 0.0))
 
     async def run(self, tasks: Sequence[Task]) -> bool:
-        """Run the systems of undecided pairs on these questions; return whether all could run."""
+        """Run the systems of undecided pairs on these questions.
+
+        Return False if the budget does not allow all of these runs.
+        """
         names = {name for pair in self.pairs if pair not in self.settled for name in pair}
         unsettled = {name: self.assignments[name] for name in self.assignments if name in names}
         until = self.context.ends[TuneStage.JUDGE]
@@ -120,7 +123,7 @@ class _Judgement:
         return len(measured) == len(tasks)
 
     def settle(self, level: float) -> None:
-        """Decide the pairs that are proven at this level, or have hardly any chance of a gain."""
+        """Decide the pairs that are proven at this level or have hardly any chance of a gain."""
         for pair, comparison in self.compare(level).items():
             is_hopeless = self.expect(pair).probability < _HOPELESS
             if comparison.verdict in _PROVEN or is_hopeless:
@@ -140,7 +143,10 @@ class _Judgement:
 
 
 async def judge_nominees(context: TuneContext, result: TuneResult) -> TuneResult:
-    """Compare the nominees with their opponents on the held-out questions."""
+    """Compare the nominees with their opponents on the held-out questions.
+
+    The runner's best worker becomes the strongest worker of the result's pool.
+    """
     assert result.nominees is not None and result.table is not None  # noqa: S101, PT018 - selected
     known = (*context.parts.selection, *context.parts.finalists)
     tasks = (*known, *context.parts.judgement)
@@ -196,8 +202,7 @@ async def _gains_by_voting(
 ) -> bool:
     """Return whether self-consistency is a stronger opponent than one sample.
 
-    As few questions as possible are used. Several samples of a worker that repeats its errors gain
-    nothing, but each sample costs a call.
+    Questions are added only while the answer is unclear, because each sample costs a call.
     """
     begin, end = context.ends[TuneStage.REWRITE], context.ends[TuneStage.JUDGE]
     until = begin + _OPPONENT_SHARE * (end - begin)

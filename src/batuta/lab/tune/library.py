@@ -1,4 +1,4 @@
-"""The library of workflows, and the neighbours of each workflow, which differ by one change. Pure.
+"""The library of workflows, and each workflow's neighbours, which differ by a small change. Pure.
 
 A candidate gives each step's role and worker; subtasks and access lists follow from these.
 Preparations (plans, look-ups) come first, and solvers read them. Several solvers need a step that
@@ -78,7 +78,7 @@ class CandidateStep:
     """The index of the subtask in the role's `WORDINGS`."""
     _: KW_ONLY
     text: str = ""
-    """A rewritten subtask, which replaces the wording; empty for the wording."""
+    """A rewritten subtask, which replaces the wording; empty if the wording is used."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -168,7 +168,7 @@ def subtask_of(candidate: Candidate, index: int) -> str:
 
 
 def is_candidate(steps: Sequence[CandidateStep]) -> bool:
-    """Return whether the library has a workflow of these steps."""
+    """Return whether the library has a workflow that always runs all these steps."""
     ranks = [_ORDER[step.role] for step in steps]
     count = [ranks.count(rank) for rank in range(len(_ORDER))]
     preparations = count[0] + count[1]
@@ -182,7 +182,7 @@ def is_candidate(steps: Sequence[CandidateStep]) -> bool:
 def is_tie_break(steps: Sequence[CandidateStep]) -> bool:
     """Return whether the steps are a tie-break.
 
-    In a tie-break two workers solve independently, and a third worker solves if they differ.
+    In a tie-break two workers solve independently, and a third if their answers differ.
     """
     alone = all(step.role is StepRole.SOLVE for step in steps)
     return alone and len(steps) == len({step.worker for step in steps}) == _COMPARED + 1
@@ -191,8 +191,8 @@ def is_tie_break(steps: Sequence[CandidateStep]) -> bool:
 def can_stop(steps: Sequence[CandidateStep]) -> bool:
     """Return whether further steps follow two answers whose agreement is informative.
 
-    Two solvers that read one plan make the same errors, and so does one worker that is asked twice.
-    The agreement of such answers is not informative.
+    Two solvers that read one plan make the same errors, and so does one worker that is asked twice,
+    so that the agreement of such answers is not informative.
     """
     preparations = sum(step.role in PREPARING_ROLES for step in steps)
     compared = steps[preparations : preparations + _COMPARED]
@@ -205,8 +205,8 @@ def can_stop(steps: Sequence[CandidateStep]) -> bool:
 def parts_of(candidate: Candidate) -> Iterator[tuple[Candidate, int]]:
     """Yield the shorter workflows within a candidate, each with the index of its last step.
 
-    These are each solver with its preparations, the decision, and each check but the last, in the
-    first round. Their prompts differ by at most one sentence from the prompts of the shorter
+    They end with each solver, with the decision, or with a check, but not with the last step, and
+    lie in the first round. Their prompts differ by at most one sentence from those of the shorter
     workflow run alone.
     """
     steps = candidate.steps
@@ -239,7 +239,7 @@ def write_workflow(candidate: Candidate) -> Workflow:
 
 
 def write_continuation(candidate: Candidate) -> Workflow | None:
-    """Return the workflow to run if the first two answers differ; None if they are not compared."""
+    """Return the workflow to run if the first two answers differ; None without a comparison."""
     steps: list[Step] = []
     for index, step in enumerate(candidate.steps[candidate.first_round :]):
         if step.role is StepRole.SOLVE:
@@ -274,7 +274,7 @@ def program_pairs(
 def neighbouring_candidates(
     candidate: Candidate, workers: Sequence[WorkerId]
 ) -> Iterator[Candidate]:
-    """Yield every workflow of the library that differs by one change or one pair of changes."""
+    """Yield every workflow of the library that differs from the candidate by a small change."""
     found = {candidate}
     for steps in (candidate.steps, *_step_edits(candidate.steps, workers)):
         ordered = tuple(sorted(steps, key=lambda step: _ORDER[step.role]))
@@ -308,7 +308,7 @@ def _step_edits(
 def _replace_one_step(
     steps: tuple[CandidateStep, ...], workers: Sequence[WorkerId]
 ) -> Iterator[tuple[CandidateStep, ...]]:
-    """Yield the steps with another worker or wording in one step."""
+    """Yield the steps with another worker, or another wording, in one step."""
     for index, step in enumerate(steps):
         rest = steps[:index], steps[index + 1 :]
         for worker in workers:
@@ -329,9 +329,9 @@ def _remove_one_step(steps: tuple[CandidateStep, ...]) -> Iterator[tuple[Candida
 def _break_ties(
     steps: tuple[CandidateStep, ...], workers: Sequence[WorkerId]
 ) -> Iterator[tuple[CandidateStep, ...]]:
-    """Yield the tie-breaks in which a single worker comes last.
+    """Yield, for a single worker, the tie-breaks in which it comes last.
 
-    For a tie-break, yield it with each of the other two workers last.
+    A tie-break is yielded with each of its other two workers last.
     """
     if is_tie_break(steps):
         yield (*steps[1:], steps[0])
@@ -345,7 +345,7 @@ def _break_ties(
 def _add_solver(
     steps: tuple[CandidateStep, ...], worker: WorkerId, workers: Sequence[WorkerId]
 ) -> Iterator[tuple[CandidateStep, ...]]:
-    """Yield the steps with a further solver and, if there is none yet, a decision.
+    """Yield the steps with a further solver and, if they have none, a decision.
 
     With a new decision, the steps are also yielded without their checks.
     """

@@ -23,15 +23,15 @@ from batuta.lab.tune.sparse_design import (
 )
 
 Feature = tuple[object, ...]
-"""The name of a feature; the first part is the kind of the feature."""
+"""The name of a feature, which begins with the feature's kind."""
 
 SAMPLES = 32
 """The number of posterior draws over which expectations are taken."""
 _STEPS, _CLOSE = 24, 1e-3
 """Maximum number of Newton steps of a fit, and the step length below which the fit ends."""
 _REFACTORED = 0.05
-"""The step length above which the precision is factored again; after a shorter step it hardly
-changes."""
+"""The step length above which the precision is factored again; a shorter step hardly changes the
+precision."""
 _OVERSHOOT = 0.5
 """A step is too long if the slope at its end is below minus this share of the slope at its start.
 If outcomes are certain the precision is small, and a Newton step may lead far beyond the mode."""
@@ -39,7 +39,7 @@ If outcomes are certain the precision is small, and a Newton step may lead far b
 
 @final
 class LogisticRegression:
-    """A regression over a growing set of rows, with the posterior mode and draws around the mode.
+    """A regression over a growing set of rows, with the posterior mode and draws around it.
 
     Draws use Laplace's approximation. Each fit starts at the last mode.
     """
@@ -59,12 +59,12 @@ class LogisticRegression:
         self._variances = variances
         self._apart = apart
         self._numbers: dict[Feature, int] = {}
-        """The number of every feature that has outcomes."""
+        """The number of every feature that occurs in a row."""
         self._others: dict[Feature, int] = {}
-        """The number of every feature without outcomes that was used since the last draw."""
+        """The number of every other feature that was predicted from since the last draw."""
         self._deviations: list[float] = []
         self._columns: dict[int, int] = {}
-        """The column of each shared feature that has outcomes, by its number."""
+        """The column of each shared feature that occurs in a row, by the feature's number."""
         self._apart_columns: dict[int, int] = {}
         self._rows: dict[Feature, int] = {}
         self._entries: tuple[list[int], list[int], list[float]] = ([], [], [])
@@ -85,7 +85,7 @@ class LogisticRegression:
     ) -> int:
         """Return the number of the row of that key, which is created if needed.
 
-        A new row has the `features`, each with its value; `offset` is added to its log-odds.
+        A new row has the `features` with their values; `offset` is added to its log-odds.
         """
         known = self._rows.get(key)
         if known is None:
@@ -121,7 +121,7 @@ class LogisticRegression:
         return known
 
     def weight_of(self, name: Feature) -> float:
-        """Return the weight of the feature at the mode; 0 if it has no outcomes."""
+        """Return the feature's weight at the mode; 0 for a feature without outcomes."""
         number = self._numbers.get(name, -1)
         if number in self._apart_columns:
             return float(self._own[self._apart_columns[number]])
@@ -130,7 +130,7 @@ class LogisticRegression:
     def fit(self, row: Places, score: Matrix, seed: int, extra: Matrix | None = None) -> None:
         """Find the mode, given the row and the score of each outcome.
 
-        `seed` is the seed of the next draw; `extra` is added to the log-odds of each outcome.
+        `seed` is the seed of the next draw; `extra` is added to the log-odds of the outcomes.
         """
         self._design = self._build_design()
         self._shared = _append_zeros(self._shared, len(self._columns))
@@ -143,8 +143,7 @@ class LogisticRegression:
             shared, own = self._design.transpose(add_up(row, score - right, many))
             gradient = shared - prior_p * self._shared, own - prior_o * self._own
             if _sum_products(gradient, step) < -_OVERSHOOT * slope:
-                # undo half of the step: the posterior is log-concave, so the mode lies before its
-                # end
+                # undo half of the step: the posterior is log-concave, so the step passed the mode
                 step, slope = (step[0] / 2, step[1] / 2), slope / 2
                 self._shared, self._own = self._shared - step[0], self._own - step[1]
                 continue

@@ -11,7 +11,7 @@ from batuta.lab.tune.judge import Assignment, SystemFigures, describe_system
 from batuta.lab.tune.stages import count_calls
 
 _AT_ONCE = 10
-"""The number of questions that are run together before the budget is checked again."""
+"""The number of questions that run together before the budget is checked again."""
 
 
 async def run_systems(
@@ -48,7 +48,7 @@ async def measure_systems(
     assignments: Mapping[str, Assignment],
     until: float,
 ) -> tuple[SystemFigures, ...]:
-    """Run the systems as `run_systems` does, and return their figures on these questions."""
+    """Run the systems as `run_systems` does, and return their figures on the questions that ran."""
     measured = await run_systems(context, tasks, assignments, until)
     return tuple(
         describe_system(name, context.runner, measured, assignment)
@@ -63,17 +63,12 @@ def paired_gains(
 
     The gain is net of the price of additional calls and dollars.
     """
-    found = (_paired_gain(context, task, ours, theirs) for task in tasks)
-    return [gain for gain in found if gain is not None]
-
-
-def _paired_gain(
-    context: TuneContext, task: Task, ours: Assignment, theirs: Assignment
-) -> float | None:
-    one = context.runner.find_result(task, ours[task.id])
-    other = context.runner.find_result(task, theirs[task.id])
-    if one is None or other is None or one.score is None or other.score is None:
-        return None
-    settings = context.settings
-    dollars = float(one.usd - other.usd) / settings.worth if settings.worth else 0.0
-    return one.score - other.score - settings.call_weight * (one.calls - other.calls) - dollars
+    settings, gains = context.settings, list[float]()
+    for task in tasks:
+        one = context.runner.find_result(task, ours[task.id])
+        other = context.runner.find_result(task, theirs[task.id])
+        if one and other and one.score is not None and other.score is not None:
+            dollars = float(one.usd - other.usd) / settings.worth if settings.worth else 0.0
+            calls = settings.call_weight * (one.calls - other.calls)
+            gains.append(one.score - other.score - calls - dollars)
+    return gains

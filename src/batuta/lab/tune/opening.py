@@ -17,7 +17,7 @@ import orjson
 from batuta.clients.cache import CallCacheClient, warn_if_emptied
 from batuta.clients.cache_shared import open_call_journal
 from batuta.conductors.workflow_selector.model import fit_reader
-from batuta.core import Client, Pool, Task, TaskId, WorkerId
+from batuta.core import Client, Pool, Price, Task, TaskId, WorkerId
 from batuta.core.formatting import join_words
 from batuta.distribution import install_hint
 from batuta.errors import ConfigError, SourceError, report_unwritable
@@ -42,16 +42,16 @@ GENERAL = (
     "calendar_arithmetic", "word_sorting", "letter_counting", "syllogism",
     "family_relationships", "propositional_logic", "base_conversion",
 )  # fmt: skip
-"""The families of Reasoning Gym that are asked if the user names no questions."""
+"""The families of Reasoning Gym that are used if the user names no questions."""
 _EACH = 50
-"""The number of questions of each family."""
+"""Maximum number of questions of each family."""
 _TYPICAL_OUTPUT = 400
 """The assumed number of tokens of an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneQuestions:
-    """The questions of a tuning run, their grader and their families."""
+    """The questions of a tuning run, with their name, grader and families."""
 
     name: str
     tasks: tuple[Task, ...]
@@ -68,7 +68,7 @@ def open_questions(name: str | None, limit: int, seed: int) -> TuneQuestions:
 
     Raises:
         SourceError: there are no such questions, they cannot be used, or Reasoning Gym is missing.
-        ConfigError: there is no such family of the world.
+        ConfigError: the world has no such family.
     """
     if name is None:
         if not reasoning_gym.is_installed():
@@ -77,9 +77,11 @@ def open_questions(name: str | None, limit: int, seed: int) -> TuneQuestions:
                 f"generates general questions: {install_hint('reasoning-gym')}"
             )
         known = [one for one in GENERAL if one in reasoning_gym.generator_names()]
-        tasks = [task for one in known for task in reasoning_gym.generate_tasks(one, _EACH, seed)]
+        each = max(min(_EACH, limit // len(GENERAL)), 1)
+        tasks = [task for one in known for task in reasoning_gym.generate_tasks(one, each, seed)]
+        kept = tuple(tasks[:limit])
         return TuneQuestions(
-            name="a general mix", tasks=tuple(tasks[:limit]), grade=None, family=_generated_family
+            name="a general mix", tasks=kept, grade=None, family=lambda task: task.tags[1]
         )
     if name.partition(":")[0] in TASK_SOURCES:
         found = open_tasks(name, 1, limit, seed)
@@ -120,7 +122,7 @@ def add_served_questions(questions: TuneQuestions | None, found: JudgedRuns) -> 
 
 
 def _guess_families(questions: TuneQuestions, added: Sequence[Task]) -> dict[TaskId, str]:
-    """Return the family of each added question, as predicted from the question's words."""
+    """Predict the family of each added question from its words; return it by the question's id."""
     families = sorted({questions.family(task) for task in questions.tasks})
     code = {family: number for number, family in enumerate(families)}
     label_n = np.array([code[questions.family(task)] for task in questions.tasks], np.intp)
@@ -129,10 +131,6 @@ def _guess_families(questions: TuneQuestions, added: Sequence[Task]) -> dict[Tas
     reader = fit_reader([task.question for task in questions.tasks], label_n)
     group_n, _, _ = reader([task.question for task in added])
     return {task.id: families[int(at)] for task, at in zip(added, group_n, strict=True)}
-
-
-def _generated_family(task: Task) -> str:
-    return task.tags[1]
 
 
 def is_labelled(questions: TuneQuestions) -> bool:
@@ -161,19 +159,22 @@ async def open_runner(
 ) -> AsyncGenerator[tuple[CandidateRunner, TuneBudget]]:
     """Open a runner and its budget; calls already paid for in the folder are reused.
 
-    Calls are made and paid in this process, even if runs are executed elsewhere. `judge` grades
+    This process makes and pays all calls, even if runs are executed elsewhere. `judge` grades
     answers that no rule decides; None leaves them undecided. `journal` is another file, or the URL
     of a PostgreSQL database, for the calls; calls that other tuning runs wrote there are free.
+    `executor`, `processes` and `sandbox` are as in `open_executor` and `Sandbox.open`.
 
     Raises:
-        ConfigError: a grader lacks what it needs, or the folder holds a different tuning run.
+        ConfigError: a grader lacks what it needs, the folder holds a different tuning run, or the
+            executor cannot be opened.
+        SandboxError: programs cannot be isolated here.
         StoreError: the folder or the journal cannot be read or written.
         SourceError: a question is private, so it must not be written to the folder.
     """
     if any(task.private for task in questions.tasks):
         raise SourceError(
-            "private questions cannot be used for tuning, because it writes every call to its "
-            "folder"
+            "private questions cannot be used for tuning, which writes every call to its folder: "
+            "leave them out"
         )
     keep_plan(folder, describe_plan(pool, questions, settings))
     unknown = settings.allowance.unknown
@@ -220,7 +221,6 @@ def _describe_job(
     *,
     sandbox: str,
 ) -> TuneRunJob:
-    """Return the job with which other processes execute the runner's runs."""
     kinds = {} if questions.grade else {task.grader: task for task in questions.tasks}
     return TuneRunJob(
         pool=runner.pool,
@@ -236,7 +236,7 @@ def _describe_job(
 
 
 def describe_plan(pool: Pool, questions: TuneQuestions, settings: TuneSettings) -> dict[str, Any]:
-    """Return what identifies a folder's tuning run; the budget may be raised later."""
+    """Return the identity of a folder's tuning run, without the budget, which may be raised."""
     asked = blake2b(digest_size=16)
     for task in questions.tasks:
         asked.update(repr((task, questions.family(task))).encode("utf-8", "replace"))
@@ -268,7 +268,6 @@ def keep_plan(folder: Path, plan: Mapping[str, Any]) -> None:
 
 
 def _describe_difference(folder: Path, noted: bytes, plan: Mapping[str, Any]) -> str:
-    """Return the error message for a folder with a different plan."""
     try:
         earlier = orjson.loads(noted)
         changed = [name for name in plan if earlier[name] != plan[name]]
@@ -330,8 +329,8 @@ def forecast_tuning(
     }
 
 
-def _typical_usd(price: Any, tasks: Sequence[Task]) -> float:
-    """Return the rough dollars of a call, at four characters per token and a typical answer."""
+def _typical_usd(price: Price, tasks: Sequence[Task]) -> float:
+    """Estimate the dollars of a call, with four characters per token and a typical answer."""
     tokens = sum(len(task.question) for task in tasks) / max(len(tasks), 1) / 4
     return float(price.input) * tokens / 1e6 + float(price.output) * _TYPICAL_OUTPUT / 1e6
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
@@ -32,7 +32,7 @@ class QuestionParts:
     judgement: tuple[Task, ...]
     """Questions for the judgement, which are not used for anything else before it."""
     doubles: int
-    """The number of questions left out because an equal question is kept."""
+    """The number of questions that were left out because an equal question is kept."""
 
     @property
     def fitted(self) -> tuple[Task, ...]:
@@ -41,7 +41,7 @@ class QuestionParts:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of questions in each part, and of doubles, as in reports."""
+        """The number of questions in each part, and of doubles, as reports show them."""
         return {
             "search": len(self.search),
             "selection": len(self.selection),
@@ -56,36 +56,36 @@ class QuestionParts:
 
 
 def split_questions(
-    tasks: Iterable[Task], family: Callable[[Task], str], seed: int = 0
+    tasks: Sequence[Task], family: Callable[[Task], str], seed: int = 0
 ) -> QuestionParts:
     """Split the questions into four parts, with each family in about the same shares.
 
     Questions that differ only in case, spaces and punctuation are near-duplicates and stay in one
-    part. Questions that differ in a number are distinct. The doubles are counted if `tasks` is a
-    sequence.
+    part, even if they are of different families. Questions that differ in a number are distinct.
 
     Raises:
         SourceError: there are too few different questions.
     """
     distinct = {task.question.strip(): task for task in tasks}
-    doubles = len(tuple(tasks)) - len(distinct) if isinstance(tasks, Sequence) else 0
     if len(distinct) < FEWEST:
         raise SourceError(
             f"{len(distinct)} different questions are too few: a tuning splits them into four "
             f"parts and needs at least {FEWEST}, better 300 or more"
         )
-    families: dict[str, dict[str, list[Task]]] = defaultdict(lambda: defaultdict(list))
+    clusters: dict[str, list[Task]] = defaultdict(list)
     for task in distinct.values():
-        families[family(task)][text_key(task.question)].append(task)
+        clusters[text_key(task.question)].append(task)
+    families: dict[str, list[str]] = defaultdict(list)
+    for key, cluster in clusters.items():
+        families[family(cluster[0])].append(key)
     parts: tuple[list[Task], ...] = ([], [], [], [])
-    for _, clusters in sorted(families.items()):
-        _deal_clusters(
-            [clusters[key] for key in sorted(clusters, key=lambda k: _random_key(k, seed))], parts
-        )
+    for _, keys in sorted(families.items()):
+        keys.sort(key=lambda key: _random_key(key, seed))
+        _deal_clusters([clusters[key] for key in keys], parts)
     if min(map(len, parts)) < _LEAST_PART:
         raise SourceError(
             "the questions are nearly all alike: without punctuation they have "
-            f"{sum(map(len, families.values()))} different texts, too few for four parts"
+            f"{len(clusters)} different texts, too few for four parts"
         )
     ordered = (tuple(sorted(part, key=lambda task: _random_key(task.id, seed))) for part in parts)
     search, selection, finalists, judgement = ordered
@@ -94,7 +94,7 @@ def split_questions(
         selection=selection,
         finalists=finalists,
         judgement=judgement,
-        doubles=doubles,
+        doubles=len(tasks) - len(distinct),
     )
 
 

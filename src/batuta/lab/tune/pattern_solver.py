@@ -21,7 +21,7 @@ _NO_CLIENTS: Mapping[WorkerId, Client] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatternSolver:
-    """A pattern over a pool, which answers as the server would."""
+    """A pattern of the server over a pool, as a method that tuning can run."""
 
     pattern: str
     pool: Pool

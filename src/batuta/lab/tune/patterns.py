@@ -1,9 +1,8 @@
 """Lets patterns of the server compete with the nominee of a tuning run's search.
 
-The library of the search does not have such workflows: none of its steps criticises an answer or
-writes a new answer from a comparison, and no workflow continues after a judgement. Cascades do not
-compete, because the library has similar workflows, which compare two answers and ask a third worker
-if the answers differ.
+The library of the search has no such workflows: none of its steps criticises an answer or writes a
+new answer from a comparison, and no workflow continues after a judgement. Cascades do not compete,
+because the library has similar workflows, which ask a third worker if two answers differ.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from batuta.lab.tune.stages import ULTRA, TuneStage
 _MOST_CALLS = {"critique": 3, "fusion": 5, "gate": 5}
 """The patterns that compete, with the maximum number of calls of each for a question."""
 _STEPS = {"critique": 3, "fusion": 5}
-"""The number of steps that a round of the pattern has; 1 for patterns that are not listed."""
+"""The number of steps in a round of the pattern; 1 for patterns that are not listed."""
 _BATCH = 10
-"""The number of questions after which unlikely patterns are dropped each time."""
+"""The number of questions that run before unlikely patterns are dropped again."""
 _LATER = 0.2
-"""The share of the later stages' budget that may also be spent on measuring patterns."""
+"""The share of the later stages' budget that may also be spent on measuring the patterns."""
 _UNLIKELY, _LIKELY = 0.3, 0.9
 """Probabilities of a gain over the search's nominee: a pattern is dropped below the first
 probability, and may be nominated at or above the second."""
 _SPREAD = 0.1
-"""Prior standard deviation of a pattern's gain; the prior mean is 0."""
+"""The prior standard deviation of a pattern's gain; the prior mean is 0."""
 
 
 def open_patterns(pool: Pool, max_steps: int) -> tuple[PatternSolver, ...]:
@@ -46,7 +45,7 @@ def open_patterns(pool: Pool, max_steps: int) -> tuple[PatternSolver, ...]:
 
 
 async def nominate_pattern(context: TuneContext, result: TuneResult) -> TuneResult:
-    """Nominate a pattern instead of the search's nominee, if one is likely to gain.
+    """Nominate the best pattern that is likely to gain, instead of the search's nominee.
 
     The gain is measured on the finalists' questions. A pattern must keep the limit on mean calls.
     """

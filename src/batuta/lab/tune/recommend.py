@@ -1,4 +1,4 @@
-"""Writes the settings file that a tuning run recommends: the pool's file with the results. Pure."""
+"""Writes the settings that a tuning run recommends: the pool's file with the results. Pure."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ def write_settings(
 ) -> str:
     """Return the file's text with the recommended systems and each worker's measurements.
 
-    The recommendation has the folder or the pattern that answers as mini and as ultra, or None for
-    the best single worker, and the reasons. `rounds` is the number of rounds that the system for
-    ultra needs. `strengths` replaces strengths of the cards, unless a strength is None.
+    The recommendation, from `recommend_systems`, has the folder or the pattern that answers as mini
+    and as ultra, or None for the best single worker. Its reasons become comments. `rounds` is the
+    number of rounds that the system for ultra needs. `strengths` replaces strengths of the cards,
+    unless a strength is None.
     """
     known = {
         str(card.worker): _measured_lines(card, groups, (strengths or {}).get(card.worker))
@@ -51,13 +52,13 @@ def write_settings(
 
 
 def with_confidence(text: str, file: str) -> str:
-    """Add the confidence model's file to the settings, unless they already name one."""
+    """Add the confidence model's file to the settings, unless they have a [confidence] table."""
     tables = (found[1] for line in text.splitlines() if (found := _TABLE.match(line)))
     return text if "confidence" in tables else f'{text}\n[confidence]\nfile = "{file}"\n'
 
 
 def _with_rounds(lines: Sequence[str], rounds: int) -> list[str]:
-    """Set `max_rounds` to at least `rounds`, because comparing answers needs a second round."""
+    """Raise `max_rounds` to `rounds`, because comparing answers needs a second round."""
     written: list[str] = []
     table, has_limit = "", False
     for line in lines:
@@ -68,14 +69,14 @@ def _with_rounds(lines: Sequence[str], rounds: int) -> list[str]:
         written.append(f"max_rounds = {max(rounds, int(known[1]))}" if known else line)
     if has_limit:
         return written
-    header = next((at for at, line in enumerate(written) if line.strip() == "[limits]"), None)
+    tables = ((at, _TABLE.match(line)) for at, line in enumerate(written))
+    header = next((at for at, found in tables if found and found[1] == "limits"), None)
     if header is None:
         return [*written, "", "[limits]", f"max_rounds = {rounds}"]
     return [*written[: header + 1], f"max_rounds = {rounds}", *written[header + 1 :]]
 
 
 def _without_tables(text: str, names: frozenset[str]) -> list[str]:
-    """Return the lines of the file without those tables."""
     kept: list[str] = []
     skips = False
     for line in text.splitlines():
@@ -87,12 +88,14 @@ def _without_tables(text: str, names: frozenset[str]) -> list[str]:
 
 
 def _with_measured(lines: Sequence[str], known: Mapping[str, list[str]]) -> list[str]:
-    """Replace each worker's old measurements by the new ones, below its id."""
+    """Replace each worker's old measurements by the new measurements, below its id."""
     written: list[str] = []
     table = ""
     for line in lines:
         if found := _TABLE.match(line):
             table = found[1]
+        if table.startswith("workers.skills"):
+            continue
         named = _MEASURED.match(line) if table == "workers" else None
         if named is None or named[1] == "id":
             written.append(line)

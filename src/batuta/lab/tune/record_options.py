@@ -1,8 +1,8 @@
-"""Options for using the workers of a record, and a trial of each option on families held out.
+"""Options for using the workers of a record, and a trial of each option on held-out families.
 
-A record has only each worker's answers to whole questions, so an option can choose which worker to
-ask, and whether to ask another worker after seeing the answer. An option replaces the best single
-worker only if it was better on whole families that it was not fitted to.
+A record has only answers to whole questions. So an option can choose which worker to ask, and
+whether to ask another after seeing the answer. An option replaces the best single worker only if
+the option was better on whole families that it was not fitted to.
 
 Axes: n or q questions, m workers, k calls, s samples, f families.
 """
@@ -27,21 +27,21 @@ from batuta.lab.learners.selector_training import SelectorRecipe, fit_selector
 
 SINGLE, VOTE, AGAIN, MINI, CASCADE = "best single", "vote", "self-consistency", "mini", "cascade"
 FEWEST_FAMILIES = 5
-"""Minimum number of families for trials, which conclude on unseen families."""
+"""Minimum number of families for trials, whose conclusions are about unseen families."""
 _ALONE, _PARTS = 8, 5
-"""Up to `_ALONE` families are left out one by one; more families are left out in `_PARTS` parts."""
+"""Up to `_ALONE` families are held out one by one; more families are held out in `_PARTS` parts."""
 _VOTERS = 3
 """The number of answers that a vote compares."""
 _FITTED_ON = 1000
 """Maximum number of questions to which an option is fitted for a trial."""
 _LEAST_QUESTIONS = 40
-"""Minimum number of questions that remain for fitting when a part is left out."""
+"""Minimum number of questions that remain for fitting when a part is held out."""
 _FEATURES = CachedFeatures()
 """Features of questions, cached because the trials' training sets overlap."""
 _CONFIDENCE = 0.95
 """The confidence of the lower bounds."""
 _NEW_SHARE = 0.25
-"""The number of new families for which a gain is predicted, as a share of the families tried."""
+"""The number of new families for which a gain is predicted, as a share of the tried families."""
 _MOST_LOST = 0.003
 """Maximum loss of credit on the new families, at the lower bound of the prediction."""
 
@@ -51,12 +51,12 @@ Indices = NDArray[np.signedinteger[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordSettings:
-    """The weights of credit, calls and dollars, and the seed."""
+    """The settings of a tuning run on a record."""
 
     call_weight: float = 0.01
     """The price of a call: the gain in credit that justifies one more call."""
     worth: float | None = None
-    """Dollars that a correct answer is worth; with None, dollars do not count."""
+    """Dollars that a correct answer is worth; None: dollars do not count."""
     only_proven: bool = False
     """Whether only systems that are proven better on the held-out questions are recommended."""
     seed: int = 0
@@ -70,10 +70,10 @@ class OptionReplay:
     """The credit: the score of the answer, in [0, 1]."""
     calls_n: Indices
     usd_n: Floats
-    """The dollars of the calls; NaN if the record does not have the cost of a call."""
+    """The dollars of the calls; NaN if the record lacks the cost of a call."""
 
     def merit_n(self, settings: RecordSettings) -> Floats:
-        """Return the credit less the price of calls and of dollars, (n,)."""
+        """Return the credit less the price of calls and dollars, (n,)."""
         dollars = self.usd_n / settings.worth if settings.worth else 0.0
         return self.earned_n - settings.call_weight * self.calls_n - dollars
 
@@ -94,7 +94,7 @@ def first_credit(history: History) -> Floats:
 
 
 def best_worker_index(history: History) -> int:
-    """Return the index of the worker with the greatest mean credit, the first of equal workers."""
+    """Return the index of the worker with the greatest mean credit; of equal workers the first."""
     return int(first_credit(history).mean(axis=0).argmax())
 
 
@@ -115,7 +115,7 @@ class AskOne:
 class AskSome:
     """The option that asks several times and takes the most common answer.
 
-    Of equally common answers, the answer of the worker named first is taken.
+    Of equally common answers, it takes the answer of the worker named first.
     """
 
     workers: tuple[int, ...]
@@ -124,7 +124,7 @@ class AskSome:
     def __call__(self, history: History) -> OptionReplay:
         """Replay the most common answer."""
         samples = history.samples
-        assert samples is not None  # noqa: S101 - see `fit_options`
+        assert samples is not None  # noqa: S101 - see `list_options`
         seen: dict[int, int] = {}
         columns: list[tuple[int, int]] = []
         for worker in self.workers:
@@ -154,12 +154,12 @@ class AskChosen:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AskOn:
-    """The option that asks one worker after another while the next answer is worth its price."""
+    """The option that asks another worker as long as the next answer is worth its price."""
 
     cascade: Cascade
 
     def __call__(self, history: History) -> OptionReplay:
-        """Replay the leading answer of the cascade."""
+        """Replay the cascade's answers."""
         return _replay_asked(history, *self.cascade.replay_draws(history))
 
 
@@ -229,9 +229,9 @@ class OptionTrial:
     low: float
     """The lower bound of `merit` over families, which holds for all options together."""
     foreseen: float
-    """The lower prediction bound of the gain on new families, a quarter as many as those tried."""
+    """The lower prediction bound of the gain on a quarter as many new families."""
     calls: float
-    """Mean calls per question."""
+    """The option's mean calls per question."""
 
     @property
     def is_shown(self) -> bool:
@@ -242,16 +242,16 @@ class OptionTrial:
 def try_options(
     history: History, family_n: Indices, names: Sequence[str], settings: RecordSettings
 ) -> tuple[OptionTrial, ...]:
-    """Try each option on whole families that are left out of its fitting.
+    """Try each option on whole families that are held out of its fitting.
 
-    Families are numbered from 0; `names` does not include the best single worker. The result is
-    empty if there are too few families, or too few questions to fit without one part.
+    `family_n` numbers the families from 0; `names` does not include the best single worker. The
+    result is empty if there are too few families, or too few questions to fit without a part.
 
     Raises:
         SourceError: the history has too few questions, or dollars count and a cost is unknown.
     """
     families = int(family_n.max()) + 1
-    part_n = _leave_out(family_n, np.random.default_rng(settings.seed))
+    part_n = _divide_families(family_n, np.random.default_rng(settings.seed))
     smallest_rest = len(part_n) - int(np.bincount(part_n).max())
     if families < FEWEST_FAMILIES or smallest_rest < _LEAST_QUESTIONS:
         return ()
@@ -273,8 +273,8 @@ def try_options(
     )
 
 
-def _leave_out(family_n: Indices, rng: np.random.Generator) -> Indices:
-    """Return the part of each question, (n,): a family, or several families if there are many."""
+def _divide_families(family_n: Indices, rng: np.random.Generator) -> Indices:
+    """Return the part in which each question is held out, (n,): one family or several families."""
     sizes = np.bincount(family_n)
     if len(sizes) <= _ALONE:
         return family_n
@@ -330,7 +330,7 @@ def _mean_over_families(value_n: Floats, family_n: Indices) -> tuple[float, floa
 def student_quantile(probability: float, freedom: int) -> float:
     """Return Student's t quantile by the Cornish-Fisher expansion.
 
-    With four or more degrees of freedom the error is at most 6 %.
+    With four or more degrees of freedom the error is at most 1 % up to a probability of 0.993.
     """
     z, v = NormalDist().inv_cdf(probability), freedom
     first = (z**3 + z) / 4
@@ -342,6 +342,6 @@ def student_quantile(probability: float, freedom: int) -> float:
 def choose_option(
     trials: Sequence[OptionTrial], is_allowed: Callable[[str], bool] = lambda _: True
 ) -> OptionTrial | None:
-    """Return the trial with the greatest lower bound of those that are shown; None if none is."""
+    """Return the trial with the greatest lower bound among shown options; None if none is shown."""
     shown = [one for one in trials if one.is_shown and is_allowed(one.name)]
     return max(shown, key=lambda one: one.low, default=None)

@@ -1,12 +1,13 @@
 """A tuning run on a record: the nominees, their test on held-out questions, and the report.
 
-No worker is called, because the record has all answers and their dollars.
+No worker is called, because the record has all answers.
 
 Axes: q questions of the record, n questions of a part, m workers, s samples.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -55,7 +56,7 @@ Json = dict[str, Any]
 Indices = NDArray[np.signedinteger[Any]]
 
 _FAMILIES = 3
-"""Minimum number of families for holding out whole families."""
+"""Minimum number of families for holding out whole families instead of random questions."""
 _SHOWN = 12
 """Maximum number of families for which the report has a column each."""
 _GROUPS = 8
@@ -72,7 +73,7 @@ class RecordParts:
     known: Indices
     judged: Indices
     has_new_families: bool
-    """Whether whole families were held out, so that held-out questions are of new families."""
+    """Whether whole families were held out."""
 
     def known_families(self, record: RecordedOutcomes) -> list[str]:
         """Return the sorted families of the questions for fitting."""
@@ -96,8 +97,8 @@ class RecordNominees:
     trials: tuple[OptionTrial, ...]
     """The trials of all options; empty if there are too few families or questions."""
     ultra: str
-    """The names of the nominated options."""
     mini: str
+    """The names of the nominated options."""
     fitted: dict[str, FittedOption]
     """The nominated options and the best single worker, by name, fitted to the known questions."""
 
@@ -122,10 +123,10 @@ def split_record(record: RecordedOutcomes, seed: int) -> RecordParts:
 def nominate_options(
     record: RecordedOutcomes, known: Indices, settings: RecordSettings, *, labelled: bool = True
 ) -> RecordNominees:
-    """Nominate an option for ultra, and for mini an option that calls one worker.
+    """Nominate an option for ultra, and an option that calls one worker for mini.
 
-    An option is nominated only if its trial shows a gain on families left out; otherwise the best
-    single worker is. Unless `labelled`, groups of similar texts replace the record's families.
+    An option is nominated only if its trial shows a gain on held-out families; otherwise the best
+    single worker is nominated. Unless `labelled`, groups of similar texts replace the families.
 
     Raises:
         SourceError: there are too few questions, or dollars count and a worker's cost is unknown.
@@ -166,7 +167,7 @@ class RecordJudgement:
     comparisons: tuple[Comparison, ...]
     expected: Mapping[str, ExpectedGain]
     """The gain of each nominee over the best single worker, from the trials and the held-out
-    questions. A nominee that is the best single worker itself has no entry."""
+    questions; without nominees that are the best single worker."""
 
 
 def judge_options(
@@ -190,29 +191,28 @@ def judge_options(
         figures=tuple(figures.values()),
         comparisons=compare_nominees(pairs, scores),
         expected={
-            name: _expect_option(trials[option], replays[name].merit_n(settings) - single_n)
+            name: _expect_gain(trials[option], replays[name].merit_n(settings) - single_n)
             for name, option in chosen.items()
             if option in trials
         },
     )
 
 
-def _expect_option(trial: OptionTrial, merit_n: NDArray[Any]) -> ExpectedGain:
-    """Return the posterior gain from the trial and the held-out questions."""
+def _expect_gain(trial: OptionTrial, gain_n: NDArray[Any]) -> ExpectedGain:
+    """Return the posterior of the gain, from the trial and the gains on held-out questions."""
     deviation = max((trial.merit - trial.low) / _TRIAL_Z, _LEAST_DEVIATION)
-    return update_gain(trial.merit, deviation, merit_n.tolist())
+    return update_gain(trial.merit, deviation, gain_n.tolist())
 
 
 def _figures_of(name: str, replay: OptionReplay) -> SystemFigures:
     low, high = score_interval([[score] for score in replay.earned_n.tolist()])
-    usd = float(np.mean(replay.usd_n))
     return SystemFigures(
         name=name,
         questions=len(replay.earned_n),
         share=float(replay.earned_n.mean()),
         low=low,
         high=high,
-        usd=0.0 if np.isnan(usd) else usd,
+        usd=float(np.mean(replay.usd_n)),
         calls=float(replay.calls_n.mean()),
         seconds=0.0,
         failed=0,
@@ -225,7 +225,6 @@ def describe_record_tuning(
     """Return the results in the form of a tuning run's report."""
     judgement = judge_options(record, parts.judged, nominees, settings)
     figures, comparisons = judgement.figures, judgement.comparisons
-    priced = _has_dollars(record)
     families = parts.known_families(record)
     shown = families if 1 < len(families) <= _SHOWN else []
     return {
@@ -252,8 +251,8 @@ def describe_record_tuning(
         "options": [asdict(one) | {"shown": one.is_shown} for one in nominees.trials],
         "selection": [],
         "finalists": [],
-        "judged": [_without_dollars(asdict(one), priced=priced) for one in figures],
-        "comparisons": [_without_dollars(asdict(one), priced=priced) for one in comparisons],
+        "judged": [_without_unknown(asdict(one)) | {"seconds": None} for one in figures],
+        "comparisons": [_without_unknown(asdict(one)) for one in comparisons],
         "break_even": {one.nominee: None for one in comparisons},
         "recommendation": _recommend_options(
             nominees, judgement, parts, only_proven=settings.only_proven
@@ -261,14 +260,12 @@ def describe_record_tuning(
     }
 
 
-def _has_dollars(record: RecordedOutcomes) -> bool:
-    return record.usage is not None and not np.isnan(record.usage.usd_qms).all()
-
-
-def _without_dollars(figures: Json, *, priced: bool) -> Json:
-    """Return the figures with None for seconds, and for dollars if they were not recorded."""
-    unknown = {name: None for name in ("usd", "usd_saved") if name in figures and not priced}
-    return figures | unknown | ({"seconds": None} if "seconds" in figures else {})
+def _without_unknown(figures: Json) -> Json:
+    """Return the figures with None instead of NaN, which stands for dollars not recorded."""
+    return {
+        name: None if isinstance(value, float) and math.isnan(value) else value
+        for name, value in figures.items()
+    }
 
 
 def describe_workers(
@@ -276,7 +273,7 @@ def describe_workers(
 ) -> tuple[WorkerCard, ...]:
     """Return the card of each worker, measured alone on the questions for fitting.
 
-    `families` are the families for which the cards have an accuracy each.
+    The cards have an accuracy for each of the `families`.
     """
     history = history_from_record(record, known)
     credit_nm = first_credit(history)
@@ -355,7 +352,7 @@ def _explain_nothing(nominee: str, nominees: RecordNominees) -> str:
     if not tried:
         return (
             f"{nominees.families} families, or their questions, are too few to show a gain on "
-            f"unseen families, which takes {FEWEST_FAMILIES} families"
+            f"unseen families: at least {FEWEST_FAMILIES} families are needed"
         )
     first = max(tried, key=lambda each: each.low)
     return (

@@ -1,8 +1,8 @@
-"""Runs of a tuning in an executor's processes, for which the driver makes the calls.
+"""Executes the runs of a tuning run in an executor's processes; the driver makes their calls.
 
-A process on another machine conducts workflows and grades answers but has no provider's key, so it
-asks the driver to make each call. So there is one meter, one budget and one journal. If a process
-dies, its pending calls finish and are journaled, and the process that repeats the run uses them.
+A process on another machine conducts workflows and grades answers but has no provider's key. It
+asks the driver to make each call, so that there is one meter, one budget and one journal. If a
+process dies, its pending calls finish and are journaled, and the repeated run uses them.
 """
 
 from __future__ import annotations
@@ -62,28 +62,28 @@ class TuneRunJob:
 
     pool: Pool
     ranked: Pool
-    """The pool whose strengths decide which worker is the best, for methods that ask it."""
+    """The pool whose strengths decide which worker is the best, for methods and fallbacks."""
     unknown: Price
     """The assumed price of workers without a price."""
     seed: int
     grades_steps: bool
     """Whether intermediate answers are graded too."""
     kinds: tuple[Task, ...]
-    """One task for each grader that is needed; empty if there is a grader of all questions."""
+    """One task for each grader that is needed; empty if `grade` grades all questions."""
     grade: AnswerGrader | None
-    """The grader of all questions; None if each task names its grader."""
+    """The grader of all questions; None if each task names its own grader."""
     judge: WorkerId | None
     """The worker that grades answers that no rule decides; None leaves them undecided."""
     sandbox: str
-    """The kind of sandbox in which graders run programs."""
+    """The kind of sandbox in which graders run programs, as in `Sandbox.open`."""
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Callable[[RunOrder], Awaitable[CandidateResult]]]:
-        """Open the grader, and yield a function that executes a run.
+        """Open the grader, and yield the function that executes a run.
 
         Raises:
-            ConfigError: a grader lacks an extra or a judge here.
-            SandboxError: programs cannot be isolated here.
+            ConfigError: a grader lacks an extra or a judge in this process.
+            SandboxError: programs cannot be isolated on this machine.
         """
         limit_blas_to_one_thread()
         judging = None if self.judge is None else _AskingClient(self.judge, grades=True)
@@ -118,7 +118,7 @@ class _AskingClient:
         self._grades = grades
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return the reply that the driver received.
+        """Return the reply that the driver received; report its failed attempts to the listener.
 
         Raises:
             ClientError: the call gave no usable reply.
@@ -126,7 +126,7 @@ class _AskingClient:
         """
         order = CallOrder(worker=self._worker, request=request, grades=self._grades)
         answer: CallAnswer = await ask_driver(order)
-        for failure in answer.failures:  # so that their cost counts for the run
+        for failure in answer.failures:  # their cost counts for the run
             await listener.on_failure(failure)
         if answer.reply is None:
             raise answer.error or ClientError("the driver made no call")
@@ -141,14 +141,12 @@ class _FailureRecorder:
     streaming: bool = False
 
     async def before_call(self, request: Request, worker: Worker) -> Request:
-        """Return the request unchanged."""
         return request
 
     async def on_delta(self, delta: Delta) -> None:
         """Ignore the fragment."""
 
     async def on_failure(self, failure: Failure) -> None:
-        """Record a failed attempt."""
         self.failures.append(failure)
 
 
@@ -163,7 +161,7 @@ class RemoteRuns:
         clients: Mapping[WorkerId, Client],
         meter: CallMeter,
     ) -> None:
-        """Store the job of the processes, and the clients and the meter for their calls."""
+        """Store the job of the processes, and the driver's clients and meter for their calls."""
         self._executor = executor
         self._job = job
         self._clients = clients
@@ -181,10 +179,11 @@ class RemoteRuns:
         """Execute every run; after a refused call no new call is made.
 
         Each result is put into `found` as soon as it arrives. `ranked` is the pool whose strengths
-        decide which worker is the best.
+        decide which worker is the best, and `concurrency` the maximum number of concurrent runs.
 
         Raises:
-            ExceptionGroup: a run failed or a call could not be journaled; it has the first error.
+            ExceptionGroup: a run failed; it has the first error.
+            ExecutorError: the job cannot be sent to other processes.
         """
         keys = list(missing)
         self._refusal = None
@@ -204,7 +203,8 @@ class RemoteRuns:
         """Make a call, and return the reply or the error, and the failed attempts.
 
         Raises:
-            StoreError: the call cannot be journaled.
+            StoreError: a call that grades cannot be journaled. For other calls the meter keeps
+                this error, and the answer says that a limit was reached.
         """
         recorder = _FailureRecorder()
         worker, client = self._job.pool[order.worker], self._clients[order.worker]

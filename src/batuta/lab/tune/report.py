@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from batuta.lab.tune.library import Candidate, write_continuation, write_workflo
 from batuta.lab.tune.parts import QuestionParts
 from batuta.lab.tune.result import TuneResult
 from batuta.lab.tune.stages import MINI, ULTRA
-from batuta.lab.tune.systems import TunedSystem, with_about
+from batuta.lab.tune.systems import TunedSystem
 
 Json = dict[str, Any]
 
@@ -46,14 +46,14 @@ def describe_tuning(
 ) -> Json:
     """Return the whole result as JSON values.
 
-    The seconds of calls are left out, so that equal replies give equal values, unless the run has a
-    limit on minutes. `meter` has the calls and dollars of the whole tuning run.
+    The seconds of calls are left out, so that equal replies give equal values. `meter` has the
+    calls and dollars of the whole tuning run.
     """
     advice = recommend_systems(result, only_proven=settings.only_proven)
     return {
         "kind": "tuning",
         "budget": {
-            "usd": _usd_number(settings.allowance.usd),
+            "usd": None if settings.allowance.usd is None else float(settings.allowance.usd),
             "calls": settings.allowance.calls,
             "minutes": settings.allowance.minutes,
         },
@@ -82,10 +82,6 @@ def describe_tuning(
         "break_even": break_even(result.comparisons, advice, float(meter.usd)),
         "recommendation": advice,
     }
-
-
-def _usd_number(usd: Any) -> float | None:
-    return None if usd is None else float(usd)
 
 
 def card_json(card: WorkerCard) -> Json:
@@ -119,9 +115,9 @@ def _describe_workflows(result: TuneResult) -> list[Json]:
 
 
 def _count_runs(result: TuneResult, group: int, candidate: Candidate) -> int | None:
-    """Return on how many of the group's questions a workflow ran in the search.
+    """Return the number of the group's questions on which a workflow ran in the search.
 
-    None if it did not run there, as a reworded workflow, or if there was no search.
+    None for a workflow that the search did not keep, such as a reworded workflow.
     """
     table = result.table
     if table is None or candidate not in table.library:
@@ -130,7 +126,6 @@ def _count_runs(result: TuneResult, group: int, candidate: Candidate) -> int | N
 
 
 def _describe_rewriting(result: TuneResult) -> Json | None:
-    """Return the outcome of the rewriting as JSON; None if it was skipped."""
     one = result.rewritten
     if one is None:
         return None
@@ -151,15 +146,19 @@ def _all_steps(candidate: Candidate) -> list[Json]:
 
 
 def break_even(comparisons: Sequence[Comparison], advice: Mapping[str, Any], spent: float) -> Json:
-    """Return after how many questions each nominee has saved the dollars spent on the tuning run.
+    """Return the number of questions after which ultra and mini have saved the dollars `spent`.
 
-    It is compared with its first opponent. None for a nominee that is not recommended, or that
-    costs at least as much as this opponent.
+    The system recommended for each is compared with its first opponent. None if the best single
+    worker is recommended, or if the system costs at least as much as its opponent.
     """
-    found: Json = {}
+    first: dict[str, Comparison] = {}
     for one in comparisons:
-        saves = bool(advice.get(one.nominee)) and one.usd_saved > 0
-        found.setdefault(one.nominee, round(spent / one.usd_saved) if saves else None)
+        first.setdefault(one.nominee, one)
+    found: Json = {}
+    for served in first:
+        folder = advice.get(served)
+        saved = first[MINI if folder == SINGLES_SELECTOR else served].usd_saved if folder else 0.0
+        found[served] = round(spent / saved) if saved > 0 else None
     return found
 
 
@@ -195,7 +194,8 @@ def selectors_of(
 ) -> dict[str, tuple[TunedSystem, WorkflowSelector]]:
     """Return the systems to save, each with the selector that serves it, by folder.
 
-    Without a nominee for ultra, the finest system is saved; empty if there is no system.
+    The selectors state the spending and the judgement of `found`. Without a nominee for ultra, the
+    finest system is saved; empty if there is no system.
     """
     nominees = result.nominees or {}
     systems = {
@@ -203,7 +203,11 @@ def selectors_of(
         SINGLES_SELECTOR: nominees.get(MINI),
     }
     about = {name: found[name] for name in ("spent", "judged", "comparisons", "recommendation")}
-    return {name: (one, with_about(one, about)) for name, one in systems.items() if one is not None}
+    return {
+        name: (one, replace(one.selector, about=about))
+        for name, one in systems.items()
+        if one is not None
+    }
 
 
 def _examples_text(system: TunedSystem, tasks: Sequence[Task]) -> str:
@@ -239,7 +243,7 @@ def render_markdown(found: Json) -> str:
 def report_files(found: Json) -> dict[str, str]:
     """Return the report as JSON, as Markdown and as a page, by file name.
 
-    Its figure, an SVG, is among them if a system was scored.
+    The SVG of its figure is added if a system was scored.
     """
     text, front = render_markdown(found), draw_front(_compared_systems(found))
     return {
@@ -266,7 +270,6 @@ def _template_values(found: Json) -> Json:
         "share_of": _describe_share,
         "probability": format_probability,
         "dollars": format_dollars,
-        "title": "A tuned pool",
         "has_front": any(one["share"] is not None for one in judged),
     }
 
@@ -293,19 +296,21 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 150, 14, 44
 _TICK_DISTANCES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """The possible distances between two ticks of accuracy, as shares."""
 _MAX_DISTANCES = 6
-"""Maximum number of such distances above the lowest bound."""
+"""Maximum number of distances between the lowest bound of an interval and 1."""
 
 
 def draw_front(systems: Sequence[Mapping[str, Any]]) -> str:
-    """Return an SVG drawing of accuracy over dollars per question, or over calls if all are free.
+    """Return an SVG drawing of accuracy over dollars per question; empty if no system was scored.
 
-    The systems are points with their intervals. Empty if no system was scored.
+    The systems are points with their intervals. If all are free, or the dollars of any system are
+    unknown, calls replace dollars.
     """
     known = [one for one in systems if one["share"] is not None]
     if not known:
         return ""
-    unit = "usd" if any(one["usd"] for one in known) else "calls"
-    most = max(float(one[unit] or 0) for one in known) * 1.1 or 1.0
+    usd = [one["usd"] for one in known]
+    unit = "usd" if any(usd) and None not in usd else "calls"
+    most = max(float(one[unit]) for one in known) * 1.1 or 1.0
     low = min(float(one["low"]) for one in known)
     distance = next(one for one in _TICK_DISTANCES if (1 - low) / one <= _MAX_DISTANCES)
     low = min(math.floor(low / distance) * distance, 1 - distance)
@@ -324,7 +329,7 @@ def draw_front(systems: Sequence[Mapping[str, Any]]) -> str:
         f'text-anchor="middle">{format_usd(one) if unit == "usd" else f"{one:.2g}"}</text>'
         for one in costs
     ]
-    marks += [_draw_system(one, x_of(float(one[unit] or 0)), y_of) for one in known]
+    marks += [_draw_system(one, x_of(float(one[unit])), y_of) for one in known]
     label = "dollars per question" if unit == "usd" else "calls per question"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}">'
@@ -336,7 +341,6 @@ def draw_front(systems: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _draw_tick(x: float, y: float, text: str, *, x_end: float) -> str:
-    """Draw a grid line with its label."""
     return (
         f'<line x1="{x:.1f}" x2="{x_end:.1f}" y1="{y:.1f}" y2="{y:.1f}" stroke="{GRID}"/>'
         f'<text x="{x - 6:.1f}" y="{y + 4:.1f}" fill="{GREY}" font-size="11" '

@@ -24,7 +24,7 @@ class RewriteOutcome:
     after: Candidate
     """The rewritten workflow; equal to `before` if no wording was better."""
     reason: str
-    """A sentence on why the rewritten workflow is kept or not."""
+    """The reason to keep or to reject the rewritten workflow."""
     kept: bool = False
     """Whether the rewritten workflow replaces the original workflow."""
     gain: float = 0.0
@@ -39,16 +39,16 @@ class TuneResult:
 
     cards: tuple[WorkerCard, ...]
     left_out: tuple[WorkerId, ...]
-    """Workers that were left out because few of their calls have a score."""
+    """Workers that were left out because few of their answers have a score."""
     grouping: Grouping
     pool: Pool
     """The pool with the measured strengths, skills and seconds."""
     team: Team | None = None
-    """The workers that were kept after calibration; None if all usable workers were kept."""
+    """The team that was kept after calibration; None if no limit on models applies."""
     systems: tuple[TunedSystem, ...] = ()
     """The systems, from the simplest to the finest."""
     table: SystemTable | None = None
-    """The table from which the systems were built."""
+    """The table from which the systems were built; None before the search."""
     nominees: Mapping[str, TunedSystem] | None = None
     """The systems nominated for ultra and mini, by these names; None before the selection."""
     pattern: PatternSolver | None = None
@@ -58,7 +58,7 @@ class TuneResult:
     selection: tuple[SystemFigures, ...] = ()
     """The figures of the systems on the questions of the selection."""
     finalists: tuple[SystemFigures, ...] = ()
-    """The figures of the finalists on their questions."""
+    """The figures of the finalists, and of a nominated pattern, on the finalists' questions."""
     judged: tuple[SystemFigures, ...] = ()
     """The figures of the nominees and opponents on the questions of the judgement."""
     comparisons: tuple[Comparison, ...] = ()
@@ -69,7 +69,7 @@ class TuneResult:
     tried: int = 0
     """The number of workflows that ran in the search."""
     expected_accuracy: float | None = None
-    """The accuracy that the search expects of the best workflow of each cell."""
+    """The mean accuracy that the search expects of the best workflow of each cell."""
 
     @property
     def settings_pool(self) -> Pool:
@@ -82,5 +82,5 @@ class TuneResult:
 
     @property
     def set_aside(self) -> tuple[WorkerId, ...]:
-        """The workers left out or passed over; the best worker of the calibration is never one."""
+        """The workers that were left out or passed over after calibration."""
         return self.left_out + (() if self.team is None else self.team.passed_over)

@@ -2,8 +2,8 @@
 
 GEPA (Agrawal et al., arXiv 2507.19457) keeps a Pareto front of wordings over validation questions,
 mutates one of them by reflection on a minibatch, and validates the mutation if it does better on
-the minibatch. The loop of GEPA runs in a thread; runs and reflections use the tuning's runner, with
-its budget and journal. Without the package `gepa` the stage is skipped.
+the minibatch. GEPA's loop runs in a thread; its runs and reflections use the tuning run's runner,
+budget and journal. Without the package `gepa` the stage is skipped.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from batuta.language.material import RESPONSE, TASK, wrap_in_tag
 
 PACKAGE = "gepa"
 MINIBATCH = 8
-"""The number of questions of a reflection; with gepa's default of three, a better wording cannot be
-told from luck."""
+"""The number of questions of a reflection. With gepa's default of three, luck decides which wording
+looks better."""
 _LONGEST = 1500
 """Maximum length of a wording, in characters; longer wordings are rejected."""
 _COPIED = 8
-"""The number of consecutive words that a wording must not share with a question."""
+"""The number of consecutive words of a question that a wording must not contain."""
 _SHOWN = 1200
-"""Maximum number of characters of a text that the rewriter is shown."""
+"""Maximum number of characters that the rewriter is shown of a text."""
 _TEMPLATE = """Several language models work on a task one after another. One of them is told:
 ```
 <curr_param>
@@ -103,7 +103,7 @@ def worded_steps(candidate: Candidate) -> tuple[int, ...]:
 
 
 def copies_a_question(text: str, tasks: Sequence[Task]) -> bool:
-    """Return whether the text repeats so many words of a question that it has memorised it."""
+    """Return whether the text has `_COPIED` words in a row, or all the words, of a question."""
     padded = f" {text_key(text)} "
     for task in tasks:
         words = text_key(task.question).split()
@@ -116,7 +116,7 @@ def copies_a_question(text: str, tasks: Sequence[Task]) -> bool:
 
 @final
 class _WorkflowAdapter:
-    """Presents a workflow to gepa: its named texts, runs of a batch, and records to reflect on."""
+    """Adapts a workflow to gepa: names its texts, runs batches, and records what happened."""
 
     propose_new_texts = None  # part of gepa's protocol
 
@@ -130,7 +130,7 @@ class _WorkflowAdapter:
     # -- in gepa's thread ------------------------------------------------------------------
 
     def optimize(self) -> None:
-        """Run gepa until its budget is spent."""
+        """Run gepa until the budget or the reflections are used up."""
         gepa = import_module(PACKAGE)
         first = {name: subtask_of(self._candidate, at) for name, at in self._step_index.items()}
         try:
@@ -155,7 +155,7 @@ class _WorkflowAdapter:
         candidate: dict[str, str],
         capture_traces: bool = False,  # noqa: FBT001, FBT002 - as gepa calls it
     ) -> Any:
-        """Run the batch, as gepa requests; a question without a score counts as wrong."""
+        """Run the batch, as gepa's protocol asks; a question without a score counts as wrong."""
         adapter = import_module(f"{PACKAGE}.core.adapter")
         entry = self._worded(candidate)
         if not anyio.from_thread.run(self._run_batch, batch, entry):
@@ -202,7 +202,7 @@ class _WorkflowAdapter:
         reflective_dataset: Mapping[str, Sequence[Mapping[str, Any]]],
         components_to_update: list[str],
     ) -> dict[str, str]:
-        """Propose new wordings; the old wording replaces an empty, too long or copied proposal."""
+        """Propose new wordings; an empty, too long or copied proposal leaves the old wording."""
         proposal = import_module(f"{PACKAGE}.strategies.instruction_proposal")
         written: dict[str, str] = {}
         for name in components_to_update:
@@ -281,8 +281,8 @@ class _Silence:
 
 
 _VALIDATED, _LEAST_VALIDATED, _CONFIRMED = 40, 8, 60
-"""Maximum number of questions on which wordings are compared, the number for which the budget is
-assumed to suffice at least, and maximum number of other questions that confirm the best wording."""
+"""Maximum number of questions on which wordings are compared, the number that is used even if the
+budget seems too small, and maximum number of other questions that confirm the best wording."""
 _WORDINGS = 4
 """The number of wordings whose validation the budget should allow."""
 _SEARCHED = 0.7
@@ -292,7 +292,8 @@ _SEARCHED = 0.7
 async def rewrite_workflows(context: TuneContext, result: TuneResult) -> TuneResult:
     """Reword the most used workflow of ultra's nominee, if a better wording is found and confirmed.
 
-    The stage is skipped if rewriting is disabled, if gepa is missing, or if a pattern is nominated.
+    The stage is skipped if rewriting is disabled, if gepa is missing, if a pattern is nominated, or
+    if no workflow in use has a subtask.
     """
     assert result.nominees is not None  # noqa: S101 - selected before
     if not context.settings.rewrites or not is_rewriting_installed():
@@ -358,20 +359,16 @@ async def _try_wordings(
 async def _compare_wordings(
     context: TuneContext, tasks: list[Task], before: Candidate, after: Candidate
 ) -> list[float]:
-    """Return the gain of `after` over `before` on each question, as far as the budget allows.
+    """Return the gain of `after` over `before` on each question on which both have a score.
 
-    The number of questions is halved until it fits the budget; empty if none does.
+    The questions are halved until their calls fit the budget; empty if no question's calls fit.
     """
     fits_budget = context.fits_budget(context.ends[TuneStage.REWRITE])
     find_result = context.runner.find_result
-    while tasks:
-        planned = [(task, entry) for task in tasks for entry in (before, after)]
-        if fits_budget(
-            sum(len(entry) for task, entry in planned if find_result(task, entry) is None)
-        ):
-            break
-        tasks = tasks[: len(tasks) // 2]
     planned = [(task, entry) for task in tasks for entry in (before, after)]
+    while tasks and not fits_budget(sum(len(e) for t, e in planned if find_result(t, e) is None)):
+        tasks = tasks[: len(tasks) // 2]
+        planned = planned[: 2 * len(tasks)]
     if not tasks or not await context.runner.run_all(planned):
         return []
     gains: list[float] = []

@@ -6,8 +6,8 @@ In each of their cells, workflows are drawn by Thompson sampling from the poster
 workflow runs on the next questions of the cell. The order of the questions is always the same, so
 that every comparison is paired and workflows share equal calls. No workflow is dropped permanently,
 but a workflow that is unlikely to be best is no longer drawn. The last part of the search tries no
-new workflows. It runs the best few of each group on more questions, because a workflow can be
-deployed in a group only after enough runs there.
+new workflows. The best few of each group run on more questions, because a workflow can be deployed
+in a group only after enough runs there.
 
 Axes: s posterior draws, c candidates, l levels of ease.
 """
@@ -60,8 +60,8 @@ class Search:
     ) -> None:
         """Start without outcomes; `usd` has the mean dollars of a call of each worker.
 
-        `fits_budget` tells whether a number of further calls fits the budget. `programs` are
-        workers that only run the programs of other workers; none of them is in `workers`.
+        `fits_budget` tells whether that many further calls fit the budget. `programs` are workers
+        that only run the programs of other workers; none of them is in `workers`.
         """
         self.arena = arena
         self.seen = Observations()
@@ -75,7 +75,7 @@ class Search:
         self._rng = np.random.default_rng(settings.seed)
         self._round = 0
         self.call_weight = settings.call_weight
-        """The price of a call in accuracy; raised if needed to keep the limit on mean calls."""
+        """The price of a call in accuracy, which is raised to keep a limit on mean calls."""
         self._turns = dict.fromkeys(arena.groups, 0)
         self._run_counts: dict[tuple[Candidate, Cell], int] = {}
         self.model = TransitionModel(self.seen, arena.cell_of, arena.levels)
@@ -83,7 +83,7 @@ class Search:
         self._residuals = SeenResiduals(self.seen, arena, self._model_shares)
 
     def take_over(self, tasks: Sequence[Task], candidates: Sequence[Candidate]) -> None:
-        """Read the results of workflows that ran before the questions had cells."""
+        """Record the results of workflows that ran on these tasks before they had cells."""
         for task in tasks:
             for candidate in candidates:
                 self._note(task, candidate)
@@ -96,8 +96,8 @@ class Search:
         """Try every worker in every role, beside the best single workers of each group.
 
         Each workflow runs on `each` questions of a group. A worker that decides is tried on three
-        answers, because two answers say little about a vote. The best worker also breaks the ties
-        of the next two workers. Return False if the budget does not allow it.
+        answers if possible, because two answers say little about a vote. The best worker also
+        breaks the ties of the next two workers. Return False if the budget does not allow it.
         """
         self._fit()
         wanted: dict[tuple[Candidate, Cell], int] = {}
@@ -124,7 +124,7 @@ class Search:
         """Try every pair of a worker that writes programs and a worker that runs them.
 
         Neither worker answers correctly alone, so no change of a single step leads to such a pair.
-        Each pair runs on `each` questions of a group; `asked` is that of `program_pairs`. Return
+        Each pair runs on `each` questions of a group; `asked` is as in `program_pairs`. Return
         False if the budget does not allow it.
         """
         pairs = program_pairs(self._workers, self._programs, asked=asked)
@@ -135,7 +135,10 @@ class Search:
         return await self._run_batch(wanted, fits_budget)
 
     async def run_round(self) -> bool:
-        """Run one round in every cell of some groups; return False if nothing ran."""
+        """Run one round in every cell of some groups.
+
+        Return False if no run is left or the budget does not allow the round.
+        """
         self._fit()
         if self._round % self.settings.tune_every == 0:
             self.weigh_calls()
@@ -159,7 +162,7 @@ class Search:
         """Return the runs that each group's best workflow still needs to be deployable there.
 
         The best workflow may have run only in other groups. The workflow that was best over all
-        groups when exploration ended gets such runs too, because it will answer questions of new
+        groups when exploration ended needs such runs too, because it will answer questions of new
         kinds.
         """
         tried = self.tried_anywhere()
@@ -175,7 +178,7 @@ class Search:
     def _plan_runs(
         self, candidate: Candidate, group: int, many: int
     ) -> dict[tuple[Candidate, Cell], int]:
-        """Spread runs over the group's questions, equally over its levels."""
+        """Return `many` runs on the group's questions, spread equally over its levels."""
         cells = [(group, level) for level in self._levels_of(group)]
         each = spread_evenly(many, [len(self.arena.cells[cell]) for cell in cells])
         return {(candidate, cell): each for cell in cells}
@@ -187,7 +190,7 @@ class Search:
         return tried[int(sum(merits, np.zeros(len(tried))).argmax())]
 
     def _next_groups(self) -> list[int]:
-        """Return the groups, ordered by the turns that they had in relation to their questions."""
+        """Return the groups in ascending order of their turns so far per question."""
         weights = self.arena.weights
         return sorted(self._turns, key=lambda group: (self._turns[group] / weights[group], group))
 
@@ -230,7 +233,7 @@ class Search:
     ) -> bool:
         """Run each workflow on the first questions of its cell, up to the given number.
 
-        Return False if the budget does not allow all of these runs.
+        Return False, and record nothing, if the budget does not allow all of these runs.
         """
         planned = [
             (task, candidate, cell)
@@ -329,7 +332,7 @@ class Search:
     def _add_up_steps(
         self, candidates: Sequence[Candidate], group: int, each: Mapping[WorkerId, float]
     ) -> Matrix:
-        """Sum a value per worker over the steps, weighted by how often each step is run."""
+        """Sum a value per worker over the steps, weighted by the probability that a step runs."""
         rows: list[Matrix] = []
         for one in candidates:
             parts = [each[step.worker] for step in one.steps]
@@ -370,8 +373,8 @@ class Search:
     ) -> list[Candidate]:
         """Return the best few workflows of the group, and any that is clearly better at one level.
 
-        The remaining budget can separate four workflows, but not a dozen. The few differ in roles
-        or workers, because the budget cannot separate two wordings either.
+        The remaining budget can separate four workflows, but not a dozen. The best few differ in
+        roles or workers, because the budget cannot separate two wordings either.
         """
         first: dict[tuple[object, ...], int] = {}
         for index in _top_indices(merit_cl.mean(axis=1), len(tried)):
@@ -455,9 +458,9 @@ class Search:
 
 
 def spread_evenly(wanted: int, sizes: Sequence[int]) -> int:
-    """Return the number of questions per cell that gives `wanted` questions in total.
+    """Return the least number of questions per cell that gives `wanted` questions in total.
 
-    Small cells are used up, so that the number may exceed their sizes.
+    The number may exceed the size of small cells, all of whose questions are used.
     """
     each = 0
     while sum(min(each, size) for size in sizes) < min(wanted, sum(sizes)):

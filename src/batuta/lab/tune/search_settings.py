@@ -25,17 +25,17 @@ class SearchSettings:
     groups_at_once: int = 3
     """Maximum number of groups in one round."""
     draws: int = 2
-    """The number of workflows drawn in each cell and round."""
+    """The number of draws in each cell and round; each draws one workflow."""
     optimism: float = 1.0
-    """The standard deviations that are added to the expectation of a workflow that was never
-    tried."""
+    """The number of standard deviations added to the expected accuracy of an untried workflow."""
     caution: float = 0.5
-    """The standard deviations that are subtracted from expectations when a workflow is chosen."""
+    """The number of standard deviations subtracted from the expected accuracy when a workflow is
+    chosen."""
     parents: int = 2
     """The number of a group's best workflows whose neighbours are considered, besides the best
     workflow of each level."""
     looked_at: int = 120
-    """Maximum number of random untried neighbours that are considered in a round."""
+    """Maximum number of random untried neighbours that are considered in a group and round."""
     untried: int = 60
     """Maximum number of untried workflows that may be drawn in each group; 0 ends exploration."""
     tried: int = 40
@@ -44,7 +44,8 @@ class SearchSettings:
     """Maximum number of workflows of each group that still run after exploration has ended. A
     workflow that is clearly better at one level runs too."""
     tune_every: int = 16
-    """The number of rounds between updates of the questions' variance and the price of a call."""
+    """The number of rounds between updates of the spread of the questions' effects and of the price
+    of a call."""
     seed: int = 0
 
 
@@ -55,7 +56,7 @@ class Arena:
     levels: int
     """The number of levels of ease of each group."""
     cells: dict[Cell, list[Task]]
-    """The questions of each cell that has any."""
+    """The questions of each cell; cells without questions are missing."""
     weights: Mapping[int, float]
     """Each group's share of the questions."""
     cell_of: dict[str, Cell] = field(init=False)

@@ -32,7 +32,7 @@ _SCREENING = 2
 """The number of questions per group and level on which every worker is tried in every role."""
 _SEARCH_ROUNDS, _MOST_DRAWS, _CALLS_PER_RUN = 100, 8, 1.7
 """The number of rounds to aim for, the maximum number of draws in a cell and round, and the typical
-number of new calls of a run."""
+number of new calls that a workflow makes for a question."""
 _REPORT_STEP = 0.05
 """The share of the budget between two reports of progress."""
 
@@ -47,11 +47,11 @@ async def search_workflows(
 ) -> tuple[Search, Floats, Grouping]:
     """Search until the stage's budget is spent.
 
-    `calibrated` are the questions that every worker was asked.
+    `calibrated` are the questions that every worker was asked, and `workers` the workers to use.
 
     Returns:
-        The search; the bounds of the levels of ease, (g, l - 1); and the grouping with a reader
-        that also predicts the ease of a question.
+        The search; the bounds of the levels of ease, (g, l - 1); and the grouping, whose reader now
+        also predicts the ease of a question.
     """
     texts = [task.question for task in calibrated]
     right_n = mean_scores(context.runner, calibrated, workers)
@@ -82,7 +82,7 @@ async def search_workflows(
 
 
 def _divide_questions(context: TuneContext, grouping: Grouping) -> tuple[Arena, Floats]:
-    """Divide the search's questions into cells; return them, and the bounds of the levels."""
+    """Divide the search's questions into cells; return the cells and the bounds of the levels."""
     tasks, groups = context.parts.search, len(grouping.names)
     group_n, ease_n, _ = grouping.reader([task.question for task in tasks])
     levels = min(context.settings.levels, len(tasks) // (4 * groups))
@@ -106,6 +106,7 @@ def _count_draws(context: TuneContext, arena: Arena) -> int:
 
 
 async def _run_rounds(context: TuneContext, search: Search) -> None:
+    """Screen, then explore, then measure the best workflows until the stage's budget is spent."""
     whole = context.ends[TuneStage.SEARCH]
     fits_budget = context.fits_budget(_SCREENED * whole)
     screens = (

@@ -1,7 +1,7 @@
 """Corrects the model's expectations by each workflow's own runs.
 
-The transition model shares what it learns among workflows. If the model lacks a feature for what a
-workflow does, the outcomes differ from the model's expectations, in a group or at a level of it.
+The transition model learns from all workflows together. If it lacks a feature that matters for one
+workflow, that workflow's outcomes differ from the expectations, in a group or at one of its levels.
 The differences are shrunk and added to the expectations; the remaining error counts as uncertainty.
 
 Axes: s posterior draws, c workflows, l levels of ease, r outcomes.
@@ -22,7 +22,7 @@ from batuta.lab.tune.transitions import Observations
 
 _TRUST = 12.0
 """The weight of the model's expectation, in questions, against a workflow's own runs in a group. It
-corresponds to a model error of about 0.14."""
+corresponds to a model error with a standard deviation of about 0.14."""
 _LEVEL_TRUST = 30.0
 """The same weight for the difference of a level from its group, against the runs at that level."""
 ExpectShares = Callable[[Sequence[Candidate], int], Matrix]
@@ -34,9 +34,9 @@ class SeenShares:
     """The accuracy of workflows at each level of a group, and its uncertainty."""
 
     draw_scl: Matrix
-    """Corrected draws from the model's posterior."""
+    """Corrected draws from the model's posterior, which may lie outside [0, 1]."""
     apart_c: Matrix
-    """The standard deviation of the model's remaining error; 0 for a workflow that did not run."""
+    """The standard deviation of the model's remaining error; 0 for a workflow without outcomes."""
 
     @property
     def mean_cl(self) -> Matrix:
@@ -56,7 +56,7 @@ class SeenShares:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SeenGroup:
-    """The sum of residuals and the number of runs of each workflow, by level."""
+    """The sum of residuals and the number of outcomes of each workflow, by level."""
 
     index_of: dict[Candidate, int]
     residual_cl: Matrix
@@ -74,13 +74,13 @@ class SeenResiduals:
         self._groups: dict[int, _SeenGroup] = {}
 
     def forget(self) -> None:
-        """Discard the sums, after new outcomes or a new fit of the model."""
+        """Discard the sums; needed after new outcomes or a new fit of the model."""
         self._groups.clear()
 
     def correct(
         self, candidates: Sequence[Candidate], group: int, modelled_scl: Matrix
     ) -> SeenShares:
-        """Return the model's draws `modelled_scl`, corrected by the workflows' own outcomes."""
+        """Correct the model's draws `modelled_scl` by the workflows' own outcomes."""
         if group not in self._groups:
             self._groups[group] = self._count(group)
         seen = self._groups[group]
@@ -99,7 +99,7 @@ class SeenResiduals:
         )
 
     def _count(self, group: int) -> _SeenGroup:
-        """Return the sum of each workflow's residuals (outcome less expectation) and its runs."""
+        """Sum up each workflow's residuals (outcome less expectation), and count its outcomes."""
         index_of: dict[Candidate, int] = {}
         rows = [
             (index_of.setdefault(one, len(index_of)), level, score)

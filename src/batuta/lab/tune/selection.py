@@ -1,4 +1,4 @@
-"""The selection stage: chooses the best single worker, how fine the selector is, and the nominees.
+"""The selection stage: chooses the best single worker, the fineness of the selector, the nominees.
 
 Calibration asks every worker a few questions of each group, so that its best worker was partly
 lucky. Everything that a tuning run finds is compared with the best worker, so this worker is chosen
@@ -10,7 +10,7 @@ Axes: g groups, n questions, c cells.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -44,8 +44,7 @@ async def remeasure_best(
     """Return the pool with the strengths of the best workers measured on these questions too.
 
     The best workers of the calibration are measured first, then any worker that is now ahead of
-    them, within the share `until` of the budget. A worker that was left out or passed over gets the
-    strength 0.
+    them, within the share `until` of the budget. The workers set aside get the strength 0.
     """
     assert result.table is not None  # noqa: S101 - tabulated before
     weight_g, grouping = result.table.weight_g, result.grouping
@@ -69,7 +68,8 @@ async def remeasure_best(
         for who in new:
             counts[who] = counts[who].add(context, tasks, group_n, Candidate.single(who))
     strengths = {who: one.share(weight_g) for who, one in counts.items()}
-    return _with_strengths(result.pool, strengths | dict.fromkeys(result.set_aside, 0.0))
+    strengths |= dict.fromkeys(result.set_aside, 0.0)
+    return Pool(tuple(replace(w, strength=round(strengths[w.id], 6)) for w in result.pool))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,20 +103,11 @@ class _Count:
         return float(np.average(shares, weights=weight_g))
 
 
-def _with_strengths(pool: Pool, shares: Mapping[WorkerId, float]) -> Pool:
-    return Pool(
-        tuple(
-            replace(worker, strength=round(shares[worker.id], 6)) if worker.id in shares else worker
-            for worker in pool
-        )
-    )
-
-
 MeasureCalls = Callable[[TunedSystem], Awaitable[float]]
-"""Returns a system's mean calls per question; expected calls count if a question did not run."""
+"""Returns a system's mean calls per question, with expected calls where none were made."""
 _TIGHTENINGS, _LEAST_TIGHTENING = 6, 0.02
-"""Maximum number of times that the limit is tightened, and the smallest step, as a share of the
-limit."""
+"""Maximum number of systems that are measured, and the smallest step by which the limit is then
+tightened, as a share of the limit."""
 
 
 async def build_within(
@@ -130,10 +121,10 @@ async def build_within(
 ) -> TunedSystem:
     """Return the system of that name that keeps a limit on mean calls on these questions.
 
-    The weight of a call follows from the calls that the search expects. If more calls are measured,
-    the limit is tightened by the difference. If that is not enough, the weight follows from the
+    The price of a call follows from the calls that the search expects. If more calls are measured,
+    the limit is tightened by the difference. If that is not enough, the price follows from the
     maximum number of calls of each workflow. `most` is the limit, None for no limit, and
-    `least_weight` the minimum weight.
+    `least_weight` the minimum price.
     """
     if most is None:
         return table.build(name, least_weight)
@@ -151,12 +142,11 @@ async def build_within(
 
 
 _SINGLES, _FINENESS = 0.35, 0.7
-"""The shares of the stage's budget until which the best single worker and then the fineness are
-measured."""
+"""The shares of the stage's budget at which the measurement of single workers ends, and then the
+measurement of the fineness."""
 _LEAST_SPREAD = 0.03
-"""Minimum standard deviation of the difference that the search expects between two systems, because
-a group's workflow often ran on only a dozen questions. With a minimum of 0.01, forty paired
-questions could not outweigh the expectation."""
+"""Minimum prior standard deviation of the difference between two systems. With 0.01, forty paired
+questions could not outweigh the search's expectation, which is often based on a dozen questions."""
 _HANDICAP = 0.01
 """The accuracy by which a finer system is expected to be worse than the search estimates, because
 fewer questions decided on the workflow of each cell."""
@@ -165,7 +155,7 @@ _FEWEST = 8
 
 
 async def select_systems(context: TuneContext, result: TuneResult) -> TuneResult:
-    """Choose the best single worker, how fine the selector is, and the nominees."""
+    """Choose the best single worker, the fineness of the selector, and the nominees."""
     table = result.table
     assert table is not None  # noqa: S101 - tabulated before
     begin, end = context.ends[TuneStage.SEARCH], context.ends[TuneStage.SELECT]
@@ -203,7 +193,7 @@ async def select_systems(context: TuneContext, result: TuneResult) -> TuneResult
 async def _keep_limit(
     context: TuneContext, result: TuneResult, until: float
 ) -> tuple[TunedSystem, ...]:
-    """Return the systems; if mean calls are limited, they are rebuilt to keep the limit."""
+    """Return the result's systems, rebuilt to keep the limit on mean calls if there is one."""
     table, tasks = result.table, context.parts.selection
     if table is None or context.settings.mean_calls is None:
         return result.systems
@@ -245,7 +235,7 @@ def _choose_finest(
 def _is_better(
     context: TuneContext, simpler: TunedSystem, finer: TunedSystem, tasks: Sequence[Task]
 ) -> bool:
-    """Return whether the simpler system is likely to be better, by expectation and outcomes."""
+    """Return whether `prefer_simpler` prefers the simpler system by these questions."""
     ours, theirs = simpler.assign(tasks), finer.assign(tasks)
     gains = paired_gains(context, tasks, ours, theirs)
     return prefer_simpler(gains, finer.expected - simpler.expected)
@@ -254,14 +244,14 @@ def _is_better(
 def prefer_simpler(gains: Sequence[float], expected_lead: float) -> bool:
     """Return whether the simpler of two systems is likely to be better.
 
-    The search overrates what it chose from many. The prior mean of the finer system's lead is
-    therefore half of the expected lead, less one point. The prior standard deviation is half of the
-    expected lead, but at least three points. The paired questions are weighted by their standard
-    error. With too few questions the finer system is preferred.
+    The search overrates a choice from many. The prior mean of the finer system's lead is therefore
+    half of the expected lead, less one point. The prior standard deviation is half of the expected
+    lead, but at least three points. With too few questions the finer system is preferred.
 
     Args:
-        gains: the simpler system's gain on each question that both ran, net of the price of calls.
-        expected_lead: the gain in accuracy that the search expects of the finer system.
+        gains: the simpler system's gain on each question that both ran, net of the price of calls
+            and dollars.
+        expected_lead: the gain that the search expects of the finer system, net of the same.
     """
     if len(gains) < _FEWEST:
         return False

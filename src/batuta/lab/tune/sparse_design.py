@@ -21,7 +21,7 @@ Matrix = NDArray[np.float64]
 Places = NDArray[np.intp]
 
 NOTHING_APART = -1
-"""The number that stands for the feature apart of a row without one."""
+"""The number that a row without a feature apart has instead."""
 _BLOCK = 128
 """The number of rows of a triangular system that are solved together. numpy has no solver for
 triangular systems, and scipy is not in the default installation."""
@@ -113,7 +113,7 @@ class Design:
         return shared[:, 0], apart_o / factor.apart_o - self.follow(factor, shared)[:, 0]
 
     def follow(self, factor: Factor, shared_ps: Matrix) -> Matrix:
-        """Return the decrease of the features apart if the shared features increase: (o, s)."""
+        """Return the decrease of the weights apart that follows from shared weights: (o, s)."""
         found = np.zeros((self._apart, shared_ps.shape[1]))
         if len(self._cross_apart):
             present, begins = np.unique(self._cross_apart, return_index=True)

@@ -1,8 +1,4 @@
-"""The budget of a tuning run: a call is made only if its worst case fits the remaining budget.
-
-Methods that read or write the list of paid calls raise StoreError if the list cannot be used, for
-example because the disk is full.
-"""
+"""The budget of a tuning run: a call is made only if its worst case fits the remaining budget."""
 
 from __future__ import annotations
 
@@ -57,7 +53,7 @@ class Allowance:
     calls: int | None = None
     minutes: float | None = None
     unknown: Price = ASSUMED_PRICE
-    """The price assumed for calls without a known price."""
+    """The price that is assumed for calls of unknown price."""
 
     def __post_init__(self) -> None:
         if self.usd is None and self.calls is None and self.minutes is None:
@@ -74,7 +70,7 @@ class PaidCall(NamedTuple):
 
 
 def bound_pool_costs(pool: Pool, tasks: Sequence[Task], unknown: Price) -> dict[WorkerId, Decimal]:
-    """Return the maximum dollars of a call of each worker with the longest question."""
+    """Return each worker's maximum dollars for a call with the longest question."""
     longest = max(tasks, key=lambda task: len(task.question))
     request = Request(messages=(user_message(longest.question),))
     return {one.id: bound_call_cost(request, one, unknown, whole=True).max_usd for one in pool}
@@ -84,8 +80,8 @@ def bound_pool_costs(pool: Pool, tasks: Sequence[Task], unknown: Price) -> dict[
 class PaidCalls:
     """The cost of every call, on disk: the worst case before the call is made, then its real cost.
 
-    A call that was in flight when the process was killed keeps its worst case until the call is
-    made again, which then uses the same row.
+    A call that was in flight when the process was killed keeps its worst case until it is made
+    again, with the same row.
     """
 
     def __init__(self, path: Path) -> None:
@@ -112,7 +108,7 @@ class PaidCalls:
         self._file.close()
 
     def sum_up(self) -> tuple[int, Decimal]:
-        """Return the number of calls and their total cost.
+        """Return the number of calls and their total dollars.
 
         Raises:
             StoreError: the file cannot be read.
@@ -121,9 +117,9 @@ class PaidCalls:
         return len(rows), sum((Decimal(row[0]) for row in rows), Decimal(0))
 
     def unfinished_calls(self) -> dict[bytes, PaidCall]:
-        """Return the calls that have not ended: in flight, or in flight when a process was killed.
+        """Return the calls that are in flight, or were in flight when a process was killed.
 
-        The key of a call is that given to `add`.
+        Each call's key is the `call` given to `add`.
 
         Raises:
             StoreError: the file cannot be read.
@@ -132,7 +128,7 @@ class PaidCalls:
         return {call: PaidCall(number, Decimal(usd)) for call, number, usd in rows}
 
     def add(self, usd: Decimal, call: bytes) -> int:
-        """Add a call that is about to be made, with its maximum cost; return the row's number.
+        """Add a call that is about to be made, with its maximum dollars; return the row's number.
 
         Raises:
             StoreError: the disk is full or the file cannot be written.
@@ -141,7 +137,7 @@ class PaidCalls:
         return int(self._execute(added, str(usd), call)[0][0])
 
     def settle(self, number: int, usd: Decimal) -> None:
-        """Record the end of a call and its cost.
+        """Record the end of a call and its dollars.
 
         Raises:
             StoreError: the disk is full or the file cannot be written.
@@ -170,7 +166,7 @@ class TuneBudget:
         """Start from the spending of earlier processes of the same tuning run.
 
         Minutes count from now; `clock` returns seconds. With `replays`, a call that was in flight
-        when an earlier process was killed counts once if it is made again. Otherwise both calls
+        when an earlier process was killed counts once if it is made again. Without, both calls
         count, because both may be billed.
 
         Raises:
@@ -186,11 +182,11 @@ class TuneBudget:
         self._clock = clock
         self._end = None if allowance.minutes is None else clock() + 60 * allowance.minutes
         self._numbers: dict[Hold, int] = {}
-        """The numbers of the calls in flight."""
+        """The row's number of each call in flight."""
         self._lost = paid.unfinished_calls() if replays else {}
         """Calls that were in flight when an earlier process was killed."""
         self.refused: LimitReachedError | None = None
-        """The first refusal, or None."""
+        """The first refusal; None if no call was refused."""
 
     @property
     def usd(self) -> Decimal:
@@ -270,14 +266,14 @@ _CANCELLED = Failure(
 
 @final
 class DollarLimit:
-    """A limit in dollars that no call exceeds: its worst case is reserved before it is made."""
+    """A limit in dollars: the worst case of each call is reserved before the call is made."""
 
     def __init__(self, usd: Decimal, unknown: Price = ASSUMED_PRICE) -> None:
         """Start with nothing spent.
 
         Args:
             usd: the limit, which includes retries and failed calls.
-            unknown: the price assumed for calls without a known price.
+            unknown: the price that is assumed for calls of unknown price.
         """
         self._budget = Budget(Limits(usd=float(usd), unknown=unknown))
 
@@ -323,7 +319,7 @@ class BudgetedClient:
         """Return the reply of the wrapped client.
 
         Raises:
-            LimitReachedError: the call may cost more than the remaining budget.
+            LimitReachedError: the remaining budget does not allow the call or a retry.
             ClientError: the call gave no usable reply.
             StoreError: the list of paid calls cannot be written.
         """
@@ -334,7 +330,7 @@ class BudgetedClient:
         except ClientError as error:
             attempts.end(Failure.of(error))
             raise
-        except BaseException:  # cancelled, so it may have cost all that was reserved
+        except BaseException:  # cancelled, so the call may have cost all that was reserved
             attempts.end(_CANCELLED)
             raise
         attempts.end(reply)

@@ -8,13 +8,14 @@ from enum import StrEnum
 
 import numpy as np
 
+from batuta.lab.tune.candidate_runner import Entry
 from batuta.lab.tune.judge import SystemFigures
 from batuta.lab.tune.library import Candidate
 from batuta.lab.tune.search import Search
 from batuta.lab.tune.spending import Allowance
 
 BEST_SINGLE, SELF_CONSISTENCY, ULTRA, MINI = "best single", "self-consistency", "ultra", "mini"
-"""Names of the systems that are judged."""
+"""The names of the nominees and of their opponents."""
 
 
 class TuneStage(StrEnum):
@@ -29,7 +30,7 @@ class TuneStage(StrEnum):
 
 _PLANNED, _PLANNED_AT_LEAST = 0.98, Decimal("0.6")
 """The share of the budget that is planned, because failed calls cost something too; and the minimum
-share of the dollars that is planned, however expensive a single call may be."""
+share of the dollars that is planned, however expensive one call may be."""
 _CALIBRATION = 0.15
 """The share of the budget for calibration."""
 _SELECTION, _SELECTION_CALLS = (0.07, 0.12), 720
@@ -37,15 +38,17 @@ _SELECTION, _SELECTION_CALLS = (0.07, 0.12), 720
 The maximum and the number are doubled if no judgement follows."""
 _JUDGEMENT = 0.08, 0.25
 """The minimum and maximum share of the judgement, which may spend less."""
+_REWRITING = 0.08
+"""The share of rewriting, if it is enabled."""
 _SAMPLES = 0.3
 """The maximum share of the calls that ask questions again, for the fit of confidence."""
 _CALLS_A_JUDGEMENT, _JUDGED = 6, 200
-"""The number of calls for judging one question with all nominees and opponents, and the maximum
+"""The number of calls with which all nominees and opponents answer a question, and the maximum
 number of questions to plan for. Half as many questions already show gains of ten points."""
 
 
 def plannable_usd(allowance: Allowance, bounds: Iterable[Decimal]) -> Decimal | None:
-    """Return the dollars that can be planned, so that one call's worst case still fits the budget.
+    """Return the dollars to plan; the worst case of one more call should still fit the budget.
 
     None if the budget has no limit in dollars.
 
@@ -56,10 +59,6 @@ def plannable_usd(allowance: Allowance, bounds: Iterable[Decimal]) -> Decimal | 
     if allowance.usd is None:
         return None
     return max(allowance.usd - max(bounds), allowance.usd * _PLANNED_AT_LEAST)
-
-
-_REWRITING = 0.08
-"""The share of rewriting, if it is enabled."""
 
 
 def stage_ends(
@@ -73,8 +72,8 @@ def stage_ends(
     """Return the share of the budget that may be spent by the end of each stage up to `last`.
 
     `calls` is the number of calls that the whole budget is expected to allow, `judgement` the
-    number of questions of the judgement, and `samples` the number of calls to reserve for asking
-    questions again after all stages.
+    number of questions of the judgement, and `samples` the number of calls that ask questions again
+    after all stages.
     """
     stages = list(TuneStage)
     stages = stages[: stages.index(last) + 1]
@@ -98,7 +97,7 @@ def stage_ends(
 
 
 def _share_of(wanted: int, calls: int, least: float, most: float) -> float:
-    """Return the wanted share of the calls, within the bounds."""
+    """Return the wanted number as a share of all calls, within the bounds."""
     return min(max(wanted / max(calls, 1), least), most)
 
 
@@ -106,25 +105,20 @@ _MOST_SAMPLES = 5
 """Maximum number of samples of self-consistency as an opponent."""
 
 
-def count_calls(entry: Candidate | object) -> int:
-    """Return the maximum number of calls that the entry makes."""
-    if isinstance(entry, Candidate):
-        return len(entry)
-    return int(getattr(entry, "calls", None) or 1)
+def count_calls(entry: Entry) -> int:
+    """Return the maximum number of calls for a question; 1 for a method that does not state it."""
+    return len(entry) if isinstance(entry, Candidate) else int(getattr(entry, "calls", 1))
 
 
 def choose_samples(figures: Mapping[str, SystemFigures]) -> int:
-    """Return the number of samples of the best single worker that cost as much as ultra.
-
-    At least three and at most five samples are returned.
-    """
+    """Return the number of samples of the best single worker that cost as much as ultra, 3 to 5."""
     ultra, single = figures[ULTRA], figures[BEST_SINGLE]
     ratio = ultra.usd / single.usd if single.usd else ultra.calls
     return max(3, min(_MOST_SAMPLES, round(ratio)))
 
 
 def expected_accuracy(search: Search) -> float:
-    """Return the accuracy that the search expects of the best workflow of each cell."""
+    """Return the mean accuracy that the search expects of the best workflow of each cell."""
     total = 0.0
     for group, weight in search.arena.weights.items():
         total += weight * float(np.mean([share for _, share in search.winners(group)]))

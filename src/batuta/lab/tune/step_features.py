@@ -1,4 +1,4 @@
-"""Features that steps of different workflows have in common, for regressions. Pure."""
+"""The features of steps that different workflows have in common, for regressions. Pure."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _helped_features(
 
 
 def _situation_features(candidate: Candidate, found: Found) -> Iterator[tuple[Feature, float]]:
-    """Yield the features of a check or a decision that depend on the solvers and other steps."""
+    """Yield the features of a check or a decision that depend on the other steps."""
     step, solvers = candidate.steps[-1], candidate.of_role(StepRole.SOLVE)
     for solver in solvers:
         yield ("pair", step.role, step.worker, solver.worker, found), 1 / len(solvers)
@@ -109,23 +109,20 @@ def _situation_features(candidate: Candidate, found: Found) -> Iterator[tuple[Fe
 
 
 def later_steps(candidate: Candidate) -> list[Candidate]:
-    """Return the beginnings of a workflow that may stop, one for each later step but solvers.
-
-    Each beginning ends with its later step.
-    """
+    """Return, for each step after the early stop except solvers, the workflow up to this step."""
     first = candidate.first_round
     later = [candidate.steps[: at + 1] for at in range(first, len(candidate))]
     return [Candidate(steps, stops=True) for steps in later if steps[-1].role is not StepRole.SOLVE]
 
 
 def first_answers(candidate: Candidate) -> tuple[CandidateStep, CandidateStep]:
-    """Return the two steps whose answers the candidate compares."""
+    """Return the two steps whose answers a candidate with an early stop compares."""
     one, other = candidate.steps[candidate.first_round - 2 : candidate.first_round]
     return one, other
 
 
 def agreement_features(candidate: Candidate) -> Iterator[tuple[Feature, float]]:
-    """Yield the features of the agreement of the first two answers if both are wrong."""
+    """Yield the features of the agreement of two wrong first answers."""
     one, other = first_answers(candidate)
     yield ("base", "agree", other.role), 1.0
     yield ("worker", "agree", other.role, other.worker), 1.0
@@ -149,7 +146,7 @@ def _role_features(
 
 
 def changing_role(candidate: Candidate) -> StepRole:
-    """Return the role of the last step, or of the first preparation if the last step solves."""
+    """Return the last step's role, or the first preparation's role if the last step solves."""
     step = candidate.steps[-1]
     if step.role is not StepRole.SOLVE:
         return step.role

@@ -1,14 +1,13 @@
 """Builds systems, which assign a workflow to each question, from the search's results.
 
-Axes: g groups, w workflows of the library, l levels of ease. A cell is a level of a group; c counts
-the cells of all groups and, last, questions of new kinds.
+Axes: g groups, w workflows of the library, l levels of ease. A cell is a level of a group; c stands
+for the cells of all groups and, last, a cell for questions of new kinds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -23,12 +22,12 @@ from batuta.lab.tune.sparse_design import Matrix
 
 ONE_FOR_ALL, BY_GROUP, BY_CELL = "one for all", "by group", "by group and ease"
 _MORE_FOR_A_CALL = 0.01, 0.02, 0.04, 0.08, 0.16
-"""Additions to the price of a call, by which workflows with fewer calls are found."""
+"""Additions to the price of a call, with which workflows of fewer calls are found."""
 _LESS_FOR_A_CALL = 0.0, 0.25, 0.5, 0.75
-"""Shares of the price's excess over its minimum, by which workflows with more calls are found."""
+"""Shares of the price's excess over its minimum, with which workflows of more calls are found."""
 _UNKNOWN = 100.0
-"""The amount subtracted from the worth of a workflow in a group where it did not run on enough
-questions, so that the workflow is chosen there only if no other can be run."""
+"""The amount subtracted from the worth of a workflow in a group where it ran on too few questions,
+so that the workflow is chosen there only if no other can be run."""
 SYSTEM_NAMES = ONE_FOR_ALL, BY_GROUP, BY_CELL
 """The names of the systems, from the simplest to the finest."""
 
@@ -42,7 +41,7 @@ class TunedSystem:
     library: tuple[Candidate, ...]
     """The candidates, in the order of the selector's workflows."""
     expected: float = 0.0
-    """The accuracy that the search expects of the system, less the price of its calls."""
+    """The accuracy that the search expects of the system, net of the price of calls and dollars."""
     call_weight: float = 0.0
     """The price of a call with which the system was built."""
 
@@ -66,8 +65,8 @@ class SystemTable:
 
     library: tuple[Candidate, ...]
     worth_gwl: Matrix
-    """The expected worth of each workflow in each cell: cautious accuracy less the price of dollars
-    but not of calls. It is far below zero without enough runs in the group."""
+    """The expected worth of each workflow in each cell: a cautious accuracy, less the price of
+    dollars but not of calls. It is far below zero without enough runs in the group."""
     calls_gwl: Matrix
     """The expected calls of each workflow in each cell."""
     runs_gw: Matrix
@@ -109,7 +108,7 @@ class SystemTable:
         )
 
     def expect_merit(self, system: TunedSystem) -> float:
-        """Return the accuracy that the search expects of the system, less the price of calls."""
+        """Return the accuracy expected of the system, net of the price of calls and dollars."""
         merit_gwl = self.worth_gwl - self.call_weight * self.calls_gwl
         first_gl = system.selector.rank_glw[:, :, 0]
         index_of = [self.library.index(one) for one in system.library]
@@ -131,8 +130,7 @@ class SystemTable:
     def find_weight(self, name: str, count_c: Matrix, *, most: float, least: float) -> float:
         """Return the lowest price of a call, at least `least`, at which the system keeps a limit.
 
-        `most` is the limit on mean calls per question. `count_c` has the number of questions in
-        each cell, as `count_cells` returns it.
+        `most` is the limit on mean calls per question. `count_c` is as `count_cells` returns it.
         """
         return find_call_weight(
             self._by_cell(name, self.worth_gwl),
@@ -149,7 +147,7 @@ class SystemTable:
         return replace(self, calls_gwl=calls_gwl)
 
     def count_cells(self, tasks: Sequence[Task]) -> Matrix:
-        """Return the number of questions in each cell and, as the last item, of new kinds: (c,)."""
+        """Return the number of questions in each cell; those of new kinds come last: (c,)."""
         groups, _, levels = self.worth_gwl.shape
         cells = self.build(SYSTEM_NAMES[-1], 0.0).selector.find_cells([t.question for t in tasks])
         index = [groups * levels if c is None else c[0] * levels + c[1] for c in cells]
@@ -169,7 +167,7 @@ class SystemTable:
         return np.array(found)
 
     def _by_cell(self, name: str, of_gwl: Matrix) -> Matrix:
-        """Return a row for each cell and a last row for questions of new kinds: (c, w)."""
+        """Return the values by cell, with a last row for questions of new kinds: (c, w)."""
         fine_gwl = self._as_fine_as(name, of_gwl)
         rows_cw = fine_gwl.transpose(0, 2, 1).reshape(-1, len(self.library))
         return np.concatenate([rows_cw, self._over_all(of_gwl)[None]])
@@ -187,7 +185,7 @@ class SystemTable:
 def tabulate_systems(search: Search, grouping: Grouping, ease_gl: Floats) -> SystemTable:
     """Return the search's estimates for the workflows that are worth keeping.
 
-    `ease_gl` has the thresholds between the levels of ease.
+    `ease_gl` has the thresholds between the levels of ease: (g, l - 1).
     """
     library = _choose_library(search)
     groups = range(len(grouping.names))
@@ -244,11 +242,6 @@ def replace_workflow(system: TunedSystem, before: Candidate, after: Candidate) -
         continuations=tuple(write_continuation(one) for one in library),
     )
     return replace(system, selector=selector, library=library)
-
-
-def with_about(system: TunedSystem, about: Mapping[str, Any]) -> WorkflowSelector:
-    """Return the system's selector with that information in its card."""
-    return replace(system.selector, about=about)
 
 
 def _choose_library(search: Search) -> tuple[Candidate, ...]:

@@ -52,8 +52,8 @@ def choose_team(
     """Return the best complementary workers by their calibration answers.
 
     At most `most` models are chosen. Workers that are not models, such as a worker that runs
-    programs, are kept and not counted, because they help only in workflows and answer no question
-    alone. The runner must have the results of the `usable` workers on the tasks.
+    programs, are kept and not counted, because they help only in workflows. The runner must have
+    the results of the `usable` workers on the tasks.
     """
     models = [worker for worker in usable if runner.pool[worker].is_model]
     score_qm = _score_table(runner, tasks, models)
@@ -83,7 +83,7 @@ def choose_complementary(
     Args:
         score_qm: each worker's score on each question.
         share_gm: each worker's accuracy in each group, shrunk.
-        weight_g: each group's share of the questions.
+        weight_g: each group's share of the calibration questions.
         usd_m: each worker's dollars per question; infinite if unknown.
         most: maximum number of workers.
     """
@@ -109,7 +109,7 @@ def choose_complementary(
 
 
 def check_most_workers(most: int | None, pool: Pool) -> int | None:
-    """Return `most`, the maximum number of models to keep; None if the pool has no more models."""
+    """Return `most`, the number of models to keep; None if the pool has at most that many."""
     models = sum(worker.is_model for worker in pool)
     return most if most is not None and most < models else None
 

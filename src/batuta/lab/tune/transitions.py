@@ -51,7 +51,7 @@ Trail = tuple[tuple[float | None, ...], bool]
 """The score of each step, None if unknown; and whether the first two answers agreed."""
 
 _RIGHT = 0.5
-"""The minimum score of an answer that counts as correct."""
+"""The minimum score of an answer that counts as correct in a transition."""
 _EFFECTS = (0.05, 0.5, 1.0, 1.5, 2.0, 3.0)
 """Standard deviations of the questions' effects that are tried."""
 
@@ -69,15 +69,15 @@ class Observations:
     )
     """The trails of workflows that compare their first two answers."""
     changed: dict[str, None] = field(default_factory=dict[str, None])
-    """The questions with new outcomes, in order of arrival, as keys; the model removes them."""
+    """The questions with new outcomes, in order of arrival, until the model has read them."""
 
     def follow(
         self, question: str, candidate: Candidate, scores: Sequence[float | None], *,
         agreed: bool | None,
     ) -> None:  # fmt: skip
-        """Record the steps' scores of a workflow that compares its first two answers.
+        """Record the steps' scores of a workflow, if it compares its first two answers.
 
-        A workflow that does not compare answers (`agreed` is None) is ignored.
+        `agreed` is whether they agreed; None if the workflow compares none.
         """
         if agreed is not None and scores:
             self.trails.setdefault(question, {})[candidate] = (tuple(scores), agreed)
@@ -88,8 +88,8 @@ class Observations:
     ) -> None:
         """Record a workflow's score on a question.
 
-        With `on_the_way` the score is that of an intermediate answer of a longer workflow, which
-        never replaces a known score.
+        With `on_the_way` the score is from an intermediate answer of a longer workflow, and never
+        replaces a known score.
         """
         known = self.scores.setdefault(question, {})
         if not on_the_way or candidate not in known:
@@ -106,7 +106,6 @@ class _Outcomes:
     agreed: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
 
     def clear(self) -> None:
-        """Remove all outcomes."""
         for each in (self.solved, self.changed, self.agreed):
             each.clear()
 
@@ -116,9 +115,9 @@ class TransitionModel:
     """The posterior of all workflows' accuracies, given the outcomes and the questions' cells."""
 
     def __init__(self, seen: Observations, cells: Mapping[str, Cell], levels: int) -> None:
-        """Store the outcomes so far; each `fit` also reads outcomes that were added later.
+        """Store the outcomes; each `fit` also reads outcomes that were added later.
 
-        `cells` gives the cell of each question; outcomes of other questions are ignored.
+        `cells` gives the cell of each question by its id; outcomes of other questions are ignored.
         """
         self.levels = levels
         self.effect = 1.0
@@ -176,7 +175,7 @@ class TransitionModel:
     def _add_trail(
         self, known: _Outcomes, candidate: Candidate, trail: Trail, *, cell: Cell
     ) -> None:
-        """Add the later steps' outcomes of a workflow that compares its first answers."""
+        """Add the outcomes of a workflow's comparison and of its later steps."""
         scores, agreed = trail
         first, level = candidate.first_round, float(self.level_l[cell[1]])
         first_scores = scores[first - 2 : first]
@@ -231,6 +230,7 @@ class TransitionModel:
     def _fit_solvers(
         self, deviation: float, solved: tuple[Places, Places, Matrix], seed: int
     ) -> None:
+        """Fit the solvers and the questions' effects alternately."""
         row, question, score = solved
         effect = np.zeros(int(question.max(initial=-1)) + 1)
         for _ in range(3):
@@ -244,7 +244,7 @@ class TransitionModel:
     def _likelihood(
         self, deviation: float, solved: tuple[Places, Places, Matrix], seed: int
     ) -> float:
-        """Return the log-likelihood of the solvers' outcomes for that standard deviation."""
+        """Return the solvers' log-likelihood with that standard deviation of questions' effects."""
         self._fit_solvers(deviation, solved, seed)
         row, question, score = solved
         at_nodes = self.solvers.log_odds()[row][:, None] + deviation * NODES[None, :]
@@ -269,6 +269,5 @@ class TransitionModel:
 
 
 def _as_arrays(outcomes: Sequence[tuple[int, float]]) -> tuple[Places, Matrix]:
-    """Return the rows and the scores as arrays."""
     row, score = zip(*outcomes, strict=True) if outcomes else ((), ())
     return np.array(row, np.intp), np.array(score, np.float64)

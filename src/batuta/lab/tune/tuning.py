@@ -1,7 +1,7 @@
 """Runs the stages of a tuning run, from the questions to the judgement.
 
-All decisions depend only on the replies and the settings. If a run was killed, the next run reads
-the paid calls from the journal and ends with the same result.
+Unless minutes are limited, all decisions depend only on the replies and the settings. If a run was
+killed, the next run reads the paid calls from the journal and ends with the same result.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ async def run_tuning(context: TuneContext) -> TuneResult:
 
     Raises:
         ConfigError: no worker gives answers with a score, or the budget is too small to begin.
+        ExceptionGroup: a run failed; it has the first error.
         StoreError: the journal of paid calls can no longer be written.
         WorkerLostError: a worker that answered in the calibration no longer answers.
     """

@@ -35,7 +35,7 @@ NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(7)
 """The nodes of the questions' effects on all solvers, in standard deviations, and their weights."""
 NODE_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 Situation = tuple[Candidate, Found]
-"""A workflow and the answers that its last step reads: the condition of a probability."""
+"""The condition of a probability: a workflow, and the answers that its last step reads."""
 
 
 @final
@@ -82,7 +82,7 @@ class WorkflowShares:
         return (self._agreement[candidate, group] @ NODE_WEIGHTS).mean(axis=0)
 
     def _predict_steps(self, candidates: Sequence[Candidate], group: int) -> None:
-        """Predict and keep the probabilities of all steps of the candidates together."""
+        """Predict the probabilities of all steps of the candidates together, and keep them."""
         wanted = {
             (step, found, group): None for one in candidates for step, found in find_situations(one)
         }
@@ -112,23 +112,22 @@ class WorkflowShares:
         Two correct answers agree, a correct and a wrong answer differ, and a regression estimates
         how often two wrong answers agree.
         """
-        none, right, wrong, both = self._begin_answers(candidate, group)
+        none, only_second, only_first, both = self._begin_answers(candidate, group)
         plain, _ = self._agrees.predict([agreement_features(candidate)])
         alike = apply_sigmoid(plain[0])[:, None, None]
         self._agreement[candidate, group] = both + none * alike
         none = none * (1 - alike)
-        third = candidate.steps[candidate.first_round].role is StepRole.SOLVE
         solvers = candidate.of_role(StepRole.SOLVE)
         if len(solvers) == 1:
-            right_share, wrong_share = right, none + wrong
+            right_share, wrong_share = only_second, none + only_first
         elif is_tie_break(candidate.steps):
-            chance = self._at_nodes(Candidate(candidate.steps[-1:]), group)
-            right_share = (none + right + wrong) * chance
-            wrong_share = (none + right + wrong) - right_share
+            differ = none + only_second + only_first
+            right_share = differ * self._at_nodes(Candidate(candidate.steps[-1:]), group)
+            wrong_share = differ - right_share
         else:
-            counts = [none, right + wrong]
-            if third:
-                counts = self._count_third(candidate, (none, right, wrong), group)
+            counts = [none, only_second + only_first]
+            if candidate.steps[candidate.first_round].role is StepRole.SOLVE:
+                counts = self._count_third(candidate, (none, only_second, only_first), group)
             right_share, wrong_share = self._decide_counts(candidate, counts, group, len(solvers))
         for step in later_steps(candidate):
             if step.steps[-1].role is StepRole.CHECK:
@@ -162,19 +161,19 @@ class WorkflowShares:
     def _count_third(
         self, candidate: Candidate, first_two: tuple[Matrix, Matrix, Matrix], group: int
     ) -> list[Matrix]:
-        """Return the probabilities of 0, 1 and 2 correct answers of three, after two that differ.
+        """Return the probabilities of 0, 1 and 2 correct answers of three, if the first two differ.
 
         A worker that is asked again is correct if it was correct before.
         """
-        none, right, wrong = first_two
+        none, only_second, only_first = first_two
         one, other, third = candidate.of_role(StepRole.SOLVE)
         if third.worker == other.worker:
-            return [none, wrong, right]
+            return [none, only_first, only_second]
         if third.worker == one.worker:
-            return [none, right, wrong]
+            return [none, only_second, only_first]
         chance = self._at_nodes(Candidate((third,)), group)
-        differ = right + wrong
-        return [none * (1 - chance), none * chance + differ * (1 - chance), differ * chance]
+        one_right = only_second + only_first
+        return [none * (1 - chance), none * chance + one_right * (1 - chance), one_right * chance]
 
     def _decide_counts(
         self, candidate: Candidate, counts: Sequence[Matrix], group: int, many: int
@@ -218,7 +217,7 @@ class WorkflowShares:
 
 @lru_cache(maxsize=2**15)
 def find_situations(candidate: Candidate) -> tuple[Situation, ...]:
-    """Return the conditions of all probabilities that the candidate's accuracy needs."""
+    """Return the conditions of all probabilities on which the candidate's accuracy depends."""
     if candidate.stops:
         return tuple(dict.fromkeys(_find_when_stopping(candidate)))
     inputs, many = inputs_of(candidate), len(inputs_of(candidate))
