@@ -26,7 +26,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Qwe
 
 from batuta.distribution import package_hint
 from batuta.environment import host_memory
-from batuta.lab.task_sources import REHEARSAL
+from batuta.lab.task_sources import REHEARSAL, WORLD2
 from batuta.lab.train.adapters import add_adapters, find_adapters
 from batuta.lab.train.device import linear_weights
 from batuta.lab.train.settings import LoraSettings, NetworkSettings, TrainSettings
@@ -347,18 +347,23 @@ def vllm_problem(installed: str) -> str | None:
 
 
 def divisibility_problems(settings: TrainSettings, processes: int) -> list[str]:
-    """Return a sentence for each number of a step that cannot be divided among the processes."""
+    """Return the sentences of `question_problem` and `completion_problem`."""
     problems = question_problem(settings, processes), completion_problem(settings, processes)
     return [*filter(None, problems)]
 
 
 def question_problem(settings: TrainSettings, processes: int) -> str | None:
-    """Return a sentence if a step's questions cannot be divided among the processes, else None."""
+    """Return a sentence if a step's questions are too few or cannot be divided, else None.
+
+    Each of several processes has whole pairs of a first round and its second round.
+    """
     questions = settings.optimiser.questions
-    second_rounds = settings.recursion.count_second_rounds(questions)
-    if not questions % processes and not (second_rounds and (questions // processes) % 2):
+    if settings.recursion.share and questions == 1:
+        return "recursion.share needs at least two optimiser.questions a step"
+    has_pairs = processes > 1 and settings.recursion.share > 0
+    if not questions % (2 * processes if has_pairs else processes):
         return None
-    pairs = " in pairs of a first and a second round" if second_rounds else ""
+    pairs = " in pairs of a first and a second round" if has_pairs else ""
     return f"optimiser.questions = {questions} cannot be divided among {processes} processes{pairs}"
 
 
@@ -400,7 +405,7 @@ def node_problems(settings: TrainSettings, devices: Devices) -> list[str]:
             f"optimiser.vllm_server = {o.vllm_server} is a loopback address, but "
             f"{devices.nodes} nodes use it; set it to the vLLM node's address"
         )
-    if pool.journal is True and pool.source.partition(":")[0] != REHEARSAL:
+    if pool.journal is True and pool.source.partition(":")[0] not in {REHEARSAL, WORLD2}:
         found.append(
             f"pool.journal = true keeps calls in a file, which {devices.nodes} nodes cannot share: "
             "set it to postgresql://…"

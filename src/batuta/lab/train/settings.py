@@ -200,7 +200,7 @@ class RecursionSettings(_Section):
 
     def count_second_rounds(self, questions: int) -> int:
         """Return how many of a step's groups are second rounds."""
-        return max(1, round(questions * self.share)) if self.share else 0
+        return max(1, min(round(questions * self.share), questions // 2)) if self.share else 0
 
 
 class OptimiserSettings(_Section):
