@@ -308,7 +308,9 @@ def test_two_nodes_share_no_file_of_calls_and_find_the_vllm_server():
         "the test",
     )
     assert not node_problems(right, two)
-    assert not node_problems(override_settings(right, ["pool.source='rehearsal'", "pool.journal=true"], "the test"), two)  # fmt: skip
+    for simulated in ("rehearsal", "world2:3"):
+        changes = [f"pool.source='{simulated}'", "pool.journal=true"]
+        assert not node_problems(override_settings(right, changes, "the test"), two)
 
 
 def test_the_check_needs_no_key_no_question_and_no_gpu(tmp_path, monkeypatch):
