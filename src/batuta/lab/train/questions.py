@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import cycle, islice
+from itertools import cycle, islice, pairwise
 from random import Random
 
 import anyio
@@ -115,11 +115,10 @@ def _stage_steps(
     curriculum: Sequence[CurriculumStage], steps: int
 ) -> list[tuple[CurriculumStage, int]]:
     """Return each stage with the number of its steps; the first stage begins at step 0."""
-    ordered = sorted(curriculum, key=lambda stage: stage.step)
-    ends = [*(stage.step for stage in ordered[1:]), steps]
+    starts = [0, *(stage.step for stage in curriculum[1:]), steps]
     return [
-        (stage, max(0, min(end, steps) - (stage.step if number else 0)))
-        for number, (stage, end) in enumerate(zip(ordered, ends, strict=True))
+        (stage, max(0, min(end, steps) - start))
+        for stage, (start, end) in zip(curriculum, pairwise(starts), strict=True)
     ]
 
 

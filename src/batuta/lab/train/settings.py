@@ -99,6 +99,10 @@ class CurriculumStage(_Section):
     benchmark, a JSONL file, or `runs[:store]`."""
 
 
+def _order_stages(stages: list[CurriculumStage]) -> list[CurriculumStage]:
+    return sorted(stages, key=lambda stage: stage.step)
+
+
 class PoolSettings(_Section):
     """The workers, and the selection of workers that each question lists."""
 
@@ -408,7 +412,10 @@ class TrainSettings(_Section):
     seed: NonNegativeInt = 1
     output: Path = Path("runs/conductor")
     policy: PolicySettings = PolicySettings()
-    curriculum: list[CurriculumStage] = Field(default=[CurriculumStage()], min_length=1)
+    curriculum: Annotated[list[CurriculumStage], AfterValidator(_order_stages)] = Field(
+        default=[CurriculumStage()], min_length=1
+    )
+    """The stages in the order of their steps; the first begins at step 0, whatever it says."""
     pool: PoolSettings = PoolSettings()
     prompt: PromptSettings = PromptSettings()
     reward: RewardSettings = RewardSettings()
