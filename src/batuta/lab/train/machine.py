@@ -1,7 +1,7 @@
-"""Estimates a training's memory, and finds out what the machine lacks, without loading weights.
+"""Estimates a training's memory, and finds what the machine lacks, without loading weights.
 
-Weights, gradients and Adam's two moments are exact. Activations are estimated from the tensors that
-a Qwen2 decoder layer keeps for its backward pass, per token.
+The bytes of weights, gradients and Adam's two moments are exact. Those of activations are estimated
+from the tensors that a Qwen2 decoder layer keeps for its backward pass, per token.
 """
 
 # the libraries' own annotations leave arguments untyped:
@@ -35,8 +35,7 @@ FP32, BF16 = 4, 2
 """Bytes per number."""
 GIB = 2**30
 _EXTRAS = {"vllm": "'trl[vllm]'"}
-"""The requirement to install for a package, if it is not the package itself: TRL supports only
-some versions of vLLM."""
+"""The requirement to install instead of the package itself: TRL supports some versions of vLLM."""
 KNOWN_ARCHITECTURES = {
     "Qwen/Qwen2.5-7B-Instruct": Qwen2Config(
         vocab_size=152_064,
@@ -89,7 +88,7 @@ class MemoryEstimate:
     generation: int
     """Bytes that generation needs; with a colocated vLLM, vLLM's share of the device."""
     generation_stays: bool
-    """True if that memory stays occupied during the update, as with a colocated vLLM."""
+    """True if that memory stays occupied during the update: a colocated vLLM that never sleeps."""
     host: int
     """Bytes of weights, gradients and moments in the host's memory, for each device; 0 unless they
     are offloaded."""
@@ -142,7 +141,7 @@ def new_architecture(network: NetworkSettings, **tokens: Any) -> Qwen2Config:
 
 
 def keeps_frozen_narrow(settings: TrainSettings, devices: Devices) -> bool:
-    """Return whether frozen matrices are stored in bf16; shards must all have one dtype."""
+    """Return whether frozen matrices are stored in bf16; sharded ones need the others' dtype."""
     policy = settings.policy
     return policy.bf16 and policy.lora is not None and not devices.sharded
 
@@ -187,7 +186,7 @@ def estimate_memory(
     Raises:
         ConfigError: no layer of the network matches `lora.targets`.
     """
-    numbers = count_parameters(config, settings.policy.lora)
+    o, numbers = settings.optimiser, count_parameters(config, settings.policy.lora)
     shards = devices.processes if devices.sharded else 1
     trained_bytes = FP32 * numbers.trained // shards
     held = [FP32 * numbers.total // shards, trained_bytes, 2 * trained_bytes]
@@ -205,7 +204,7 @@ def estimate_memory(
         generation=_generation_bytes(
             settings, config, prompt_tokens, devices, device_bytes=device_bytes
         ),
-        generation_stays=settings.optimiser.sampler == "vllm-colocate",
+        generation_stays=o.sampler == "vllm-colocate" and not o.vllm_sleep,
         host=sum(held) if devices.offloaded else 0,
     )
 
@@ -257,7 +256,7 @@ def _generation_bytes(
     *,
     device_bytes: int | None,
 ) -> int:
-    """Return the bytes of a step's keys and values and of reading its prompts, or vLLM's share."""
+    """Return the bytes of a step's keys and values and of prompt reading, or vLLM's share."""
     o = settings.optimiser
     if o.sampler == "vllm-server":
         return 0
@@ -273,7 +272,7 @@ def _generation_bytes(
 
 
 def kv_width(config: PreTrainedConfig) -> int:
-    """Return how many numbers a token's keys have in one layer, and its values as well."""
+    """Return the width of a token's keys in one layer, which is that of its values too."""
     heads = _config_size(config, "num_attention_heads")
     kept = int(getattr(config, "num_key_value_heads", None) or heads)
     width = int(getattr(config, "head_dim", None) or _config_size(config, "hidden_size") // heads)
@@ -379,7 +378,7 @@ def completion_problem(settings: TrainSettings, processes: int) -> str | None:
 
 
 def hardware_problems(settings: TrainSettings, devices: Devices) -> list[str]:
-    """Return a sentence for each thing that this machine lacks, and each conflict of settings."""
+    """Return a sentence for each missing GPU, and for each setting that cannot work here."""
     o, found = settings.optimiser, list[str]()
     cuda = torch.cuda.device_count()
     if needs_gpu(settings) and cuda < devices.local_processes:

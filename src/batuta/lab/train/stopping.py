@@ -45,7 +45,7 @@ class StopFileCallback(TrainerCallback):
         )
 
     def note_end(self) -> str:
-        """Record that the training has stopped; say what is kept and how to resume."""
+        """Rename the stop file, and return a sentence that says what is kept and how to resume."""
         accelerator, state = self._trainer.accelerator, self._trainer.state
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
