@@ -1,4 +1,4 @@
-"""The device, precision, attention and compilation with which a training computes.
+"""The device, precision, attention and compilation of a training.
 
 For reinforcement learning accelerate places the model; the stages before it (SFT warm-up,
 distilling, rejection sampling) run in one process, on the GPU if there is one.
@@ -78,7 +78,7 @@ def choose_attention(model: Any, settings: TrainSettings) -> None:
 
 
 def compile_layers(model: Any) -> None:
-    """Compile each layer, for texts of any length.
+    """Compile each layer, for texts of any length, in place.
 
     Throughput rises from 388 to 533 tokens per CPU second (SmolLM2-135M, AMX). Without a GPU or a
     C++ compiler nothing is compiled.

@@ -114,7 +114,7 @@ def mix_rewards(
 
 
 def draft_weights(calls: Sequence[int], draft_count: int, shorter: float) -> list[float]:
-    """Return the weight of each correct draft of a question; `calls` are the calls of each.
+    """Return the weight of each correct draft of a question; `calls` has the calls of each.
 
     The shortest correct draft has the value 1, each further call divides the value by `shorter`
     (at least 1), and a wrong draft has the value 0. The weights sum to 1 minus the mean value of
