@@ -76,13 +76,8 @@ def train_conductor(
     folder = RunFolder(settings.output)
     before = find_checkpoint(folder, checkpoint) if resume else None
     pool = anyio.run(load_pool, settings)
-    asked = make_episodes(
-        draw_questions(settings),
-        pool,
-        settings.pool,
-        settings.seed,
-        word_dropout=settings.prompt.hidden,
-    )
+    tasks, hidden = draw_questions(settings), settings.prompt.hidden
+    asked = make_episodes(tasks, pool, settings.pool, settings.seed, word_dropout=hidden)
     supervising = supervision or _make_supervision(settings, folder)
     held = supervising.held_episodes(pool)
     runner_factory = RolloutRunnerFactory(settings, folder, [each.task for each in (*asked, *held)])

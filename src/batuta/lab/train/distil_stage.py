@@ -102,13 +102,8 @@ def make_tuned_examples(
 
     A workflow is left out if it calls a worker that is not in its question's sub-pool.
     """
-    episodes = make_episodes(
-        [task for task, _ in found],
-        pool,
-        settings=settings.pool,
-        seed=settings.seed,
-        word_dropout=settings.prompt.hidden,
-    )
+    tasks, hidden = [task for task, _ in found], settings.prompt.hidden
+    episodes = make_episodes(tasks, pool, settings.pool, settings.seed, word_dropout=hidden)
     rendering = settings.prompt.rendering()
     return [
         [

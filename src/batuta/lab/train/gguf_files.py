@@ -184,7 +184,7 @@ def export_gguf(
 def _gguf_tensors(
     weights: Mapping[str, torch.Tensor], config: Mapping[str, Any]
 ) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Yield GGUF's name of every tensor, and the tensor with its rows in GGUF's order."""
+    """Yield GGUF's name and the array of every tensor, with its rows in GGUF's order."""
     from gguf import MODEL_ARCH, get_tensor_name_map  # noqa: PLC0415 - an extra
 
     kind = str(config["model_type"])
@@ -292,7 +292,7 @@ def export_adapter(folder: Path, like: Path, out: Path) -> Path:
 def _adapter_tensors(
     weights: Mapping[str, torch.Tensor], heads: Mapping[str, Any], layers: int
 ) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Yield GGUF's name of each A and B, and the matrix, a B with its rows in GGUF's order."""
+    """Yield GGUF's name and the array of each A and B; the rows of B are in GGUF's order."""
     from gguf import MODEL_ARCH, get_tensor_name_map  # noqa: PLC0415 - an extra
 
     names = get_tensor_name_map(MODEL_ARCH.LLAMA, layers)

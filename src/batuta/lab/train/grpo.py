@@ -224,10 +224,9 @@ def gather_groups(parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 class RolloutFunction:
     """TRL's `rollout_func`: samples first rounds, and second rounds that continue some of them.
 
-    Each completion of a second round continues a different first round of the same question, and
-    the first round is credited for the result; advantages are computed within a round (Conductor
-    paper, section 3.3). If that first draft could not be parsed, another draft of its group is
-    continued.
+    Each completion of a second round continues a different first round of the same question, or
+    another one if that draft could not be parsed. The first round is credited for the result, and
+    advantages are computed within a round (Conductor paper, section 3.3).
 
     With `optimiser.staleness` the batches of later steps are sampled ahead, and executed while the
     policy learns from earlier batches.

@@ -31,8 +31,7 @@ from batuta.rendering.console import new_table
 REFRESH_SECONDS = 1.0
 """Seconds between two reads of the folder."""
 STALL_SECONDS = 120.0
-"""A run counts as stopped after so many seconds, and the time of three steps, without new
-metrics."""
+"""A run counts as stopped after these seconds and the time of three steps without new metrics."""
 RECENT_STEPS = 10
 """Number of last steps whose time is averaged."""
 BAR_CHARACTERS = "▁▂▃▄▅▆▇█"

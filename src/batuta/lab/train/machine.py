@@ -141,7 +141,7 @@ def new_architecture(network: NetworkSettings, **tokens: Any) -> Qwen2Config:
 
 
 def keeps_frozen_narrow(settings: TrainSettings, devices: Devices) -> bool:
-    """Return whether frozen matrices are stored in bf16; sharded ones need the others' dtype."""
+    """Return whether frozen matrices are stored in bf16; shards must all have one dtype."""
     policy = settings.policy
     return policy.bf16 and policy.lora is not None and not devices.sharded
 

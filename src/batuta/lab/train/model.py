@@ -384,9 +384,7 @@ def save_stage(model: Any, tokenizer: Any, settings: TrainSettings, stage: str) 
 
 
 def merge_policy(adapters: Path, out: Path) -> Path:
-    """Merge a policy's adapters into its model, and write the model in fp32 with the policy's card.
-
-    The folder `out` is returned. It has no card if the policy has none.
+    """Merge a policy's adapters into its model and write it to `out` in fp32, with any card.
 
     Raises:
         ConfigError: the folder has no adapters or is `out` itself, or the adapters or their model

@@ -223,7 +223,7 @@ def _missing_keys(workers: Sequence[WorkerSetting], environ: Mapping[str, str]) 
 def _plan_episodes(
     settings: TrainSettings, config: LoadedConfig | None, found: Preflight
 ) -> list[Episode]:
-    """Return the training's episodes; placeholders if questions, none if the pool is missing."""
+    """Return the training's episodes, placeholders for missing questions; none without a pool."""
     pool: Pool | None = config and config.pool
     try:
         tasks = draw_questions(settings)
@@ -248,7 +248,7 @@ def _check_policy(
             "warmup` and the same settings, or name one as policy.start"
         )
         return new_architecture(settings.policy.network)
-    start, revision = _find_base_model(settings, start, found)
+    start, revision = _base_model(settings, start, found)
     config = read_architecture(start, revision)
     local = Path(start).is_dir()
     if config is None and not local:
@@ -275,10 +275,8 @@ def _check_policy(
     return config
 
 
-def _find_base_model(
-    settings: TrainSettings, start: str, found: Preflight
-) -> tuple[str, str | None]:
-    """Return the model at `start` and its revision; for adapters, their base model and its own.
+def _base_model(settings: TrainSettings, start: str, found: Preflight) -> tuple[str, str | None]:
+    """Return the model at `start`, or the base model of adapters there, and its revision.
 
     Adapters that do not match `policy.lora` are reported.
     """

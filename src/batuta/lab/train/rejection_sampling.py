@@ -98,11 +98,7 @@ def run_rejection_sampling(settings: TrainSettings, on_progress: RejectionListen
     model, tokenizer = load_trainable(start, settings)
     pool = asyncio.run(load_pool(settings))
     context = RejectionContext(
-        settings=settings,
-        model=model,
-        tokenizer=tokenizer,
-        on_progress=on_progress,
-        pool=pool,
+        settings=settings, model=model, tokenizer=tokenizer, on_progress=on_progress, pool=pool
     )
     asyncio.run(_run_rounds(context, RunFolder(settings.output)))
     return save_stage(model, tokenizer, settings, "rejection")
@@ -119,13 +115,8 @@ async def _run_rounds(context: RejectionContext, folder: RunFolder) -> None:
     context = replace(context, budget=opening.budget)
     try:
         for number, (tasks, seed) in enumerate(zip(asked, seeds, strict=True)):
-            episodes = make_episodes(
-                tasks,
-                context.pool,
-                settings=settings.pool,
-                seed=seed,
-                word_dropout=settings.prompt.hidden,
-            )
+            hidden = settings.prompt.hidden
+            episodes = make_episodes(tasks, context.pool, settings.pool, seed, word_dropout=hidden)
             kept = await _sample_round(context, runner, episodes, number)
             await asyncio.to_thread(_fit_policy, context, kept, number)
     finally:

@@ -148,19 +148,14 @@ class RewardFunction:
         read: Sequence[int],
         roots: Sequence[FirstRound | None],
     ) -> list[tuple[Episode, PolicyDraft]]:
+        first_drafts = [root and root.draft for root in roots]
+        rows = zip(numbers, texts, read, ids, first_drafts, strict=True)
         return [
             (
                 self._episodes[number],
-                PolicyDraft(
-                    text=text,
-                    prompt_tokens=tokens,
-                    tokens=len(mine),
-                    root=start and start.draft,
-                ),
+                PolicyDraft(text=text, prompt_tokens=tokens, tokens=len(mine), root=root),
             )
-            for number, text, tokens, mine, start in zip(
-                numbers, texts, read, ids, roots, strict=True
-            )
+            for number, text, tokens, mine, root in rows
         ]
 
     async def _run_batch(

@@ -163,14 +163,9 @@ class RolloutRunner:
 
         `step` determines the part of the cost that is charged.
         """
+        times = self.rewards.executions
         orders = [
-            DraftOrder(
-                task=episode.task,
-                pool=episode.pool,
-                draft=draft,
-                seed=seed,
-                times=self.rewards.executions,
-            )
+            DraftOrder(task=episode.task, pool=episode.pool, draft=draft, seed=seed, times=times)
             for (episode, draft), seed in zip(drafts, seeds, strict=True)
         ]
         found: dict[int, Executions] = {}

@@ -84,8 +84,7 @@ class PolicySettings(_Section):
     """Train only this many of the uppermost layers, and the last norm; None trains everything. On a
     CPU most of the time is spent on the backward pass through the layers."""
     bf16: bool = False
-    """Computes in bfloat16, on a GPU or on a CPU that supports it (AMX); trained weights stay in
-    fp32."""
+    """Computes in bfloat16, on a GPU or a CPU that supports it (AMX); trained weights stay fp32."""
     revision: str | None = None
     """The revision of a hub id; None: the latest."""
 
@@ -178,8 +177,7 @@ class RewardSettings(_Section):
     executions: PositiveInt = 1
     """Number of executions of each workflow; its reward is the mean over them."""
     judge: str | None = None
-    """The worker that grades answers which no rule can decide; None: such answers count as
-    wrong."""
+    """The worker that grades answers which no rule decides; None: such answers count as wrong."""
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
@@ -236,8 +234,8 @@ class OptimiserSettings(_Section):
     weight_decay: NonNegativeFloat = 0.0
     max_grad_norm: NonNegativeFloat = 1.0
     clip: PositiveFloat = 0.2
-    """Distance from 1 beyond which the ratio of new to old probabilities is clipped (PPO's
-    epsilon); `cispo` clips only ratios above 1."""
+    """Distance from 1 at which the ratio of new to old probabilities is clipped (PPO's epsilon);
+    `cispo` clips only ratios above 1."""
     kl: NonNegativeFloat = 0.0
     """Weight of the KL penalty against the initial policy (TRL's `beta`)."""
     scale: Literal["group", "batch", "none", "group-then-batch"] = "group"
@@ -251,8 +249,7 @@ class OptimiserSettings(_Section):
     entropy: NonNegativeFloat = 0.0
     """Weight of the entropy bonus."""
     entropy_last: NonNegativeFloat | None = None
-    """Weight of the entropy bonus at the last step, reached linearly; None: the weight is
-    constant."""
+    """Weight of the entropy bonus at the last step, reached linearly; None: constant weight."""
     entropy_target: PositiveFloat | None = None
     """Entropy in nats per token up to which the bonus is paid and its weight grows each step; above
     it no bonus is paid and the weight falls. None: the bonus does not depend on the entropy."""
@@ -303,7 +300,7 @@ class WarmupSettings(_Section):
 
     steps: PositiveInt = 1200
     drills: Share = 0.3
-    """Share of the steps, the first ones, whose prompts determine the whole workflow."""
+    """Share of the steps, the first ones, whose prompts disclose the workflow or its workers."""
     batch: PositiveInt = 48
     """Examples of a step."""
     names: list[str] = []
@@ -312,7 +309,7 @@ class WarmupSettings(_Section):
     hints: Share = 0.5
     """Share of first-round prompts that disclose facts of the random workflow."""
     revisions: Share = 0.15
-    """Share of the batches after the drills that are second rounds; 0 unless workers are
+    """Share of second rounds among the batches after the first drills; 0 unless workers are
     simulated."""
     prompt_weight: NonNegativeFloat = 0.3
     """Weight of the loss on the prompt itself; with 0 a prompt is read once for all its drafts."""
@@ -331,8 +328,8 @@ class DistilSettings(_Section):
     batch: PositiveInt = 16
     learning_rate: LearningRate = 1e-4
     compile: bool = False
-    """Compiles the layers if there is a GPU or a C++ compiler: the first steps take a minute
-    longer, later steps on a CPU a quarter less."""
+    """Compiles the layers if there is a GPU or a C++ compiler: the first steps take a minute more,
+    later steps on a CPU a quarter less."""
     minutes: float | None = Field(default=None, gt=0)
     """Minutes after which the fit ends: on a slow machine steps are skipped evenly, so that the
     learning rate still falls to 0. None: all steps are run."""
@@ -351,12 +348,12 @@ class RejectionSettings(_Section):
     group: int = Field(default=16, ge=2)
     """Workflows sampled for each question; at least two, as a single workflow has no weight."""
     shorter: float = Field(default=1.0, ge=1)
-    """Divisor of the weight of a correct workflow for each call more than the question's shortest
-    correct workflow makes."""
+    """Divides the weight of a correct workflow for each call beyond those of the question's
+    shortest correct workflow."""
     stand_ins: bool = False
     """Replaces workers that a question does not list by random listed workers before a workflow is
-    run: a policy trained on the whole pool then keeps its workflows while it learns about other
-    workers for their steps."""
+    run: a policy trained on the whole pool then keeps its workflows while it learns which other
+    workers can do their steps."""
     tasks: Mix = {}
     """Weight of each source; empty: the sources of the curriculum's first stage."""
     steps: PositiveInt = 250
@@ -415,7 +412,7 @@ class TrainSettings(_Section):
     curriculum: Annotated[list[CurriculumStage], AfterValidator(_order_stages)] = Field(
         default=[CurriculumStage()], min_length=1
     )
-    """The stages in the order of their steps; the first begins at step 0, whatever it says."""
+    """The stages, sorted by `step`; the first begins at step 0."""
     pool: PoolSettings = PoolSettings()
     prompt: PromptSettings = PromptSettings()
     reward: RewardSettings = RewardSettings()

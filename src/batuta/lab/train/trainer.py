@@ -139,7 +139,7 @@ def restore_pending(trainer: Any, settings: TrainSettings, checkpoint: Path | No
 
 
 def make_dataset(settings: TrainSettings) -> Dataset:
-    """Return a row for every group of every step, in order; a second round follows its first round.
+    """Return a row for every group of every step, in order; a second round follows its first.
 
     Raises:
         ConfigError: a step has too few questions for second rounds, or its groups cannot be divided

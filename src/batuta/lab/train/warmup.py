@@ -62,7 +62,6 @@ _DISCLOSURE_SHARE = 0.3
 _ACCEPT_SHARE = 0.4
 """Share of second rounds that accept the first answer."""
 _MAX_HINTS = 3
-"""Maximum number of facts in a prompt that does not disclose every step."""
 
 
 def warmup_texts(
@@ -76,11 +75,10 @@ def warmup_texts(
 ) -> Iterator[tuple[str, str]]:
     """Yield endless pairs of prompt and draft.
 
-    The first batches are drills, whose prompts determine their drafts, so that the policy learns to
-    copy from the prompt; without drills a small network never attends to its prompt. Each later
-    batch is of one kind: drills, second rounds or first rounds. With a free vocabulary only first
-    rounds of real questions follow the drills. `first_rounds` are executed first rounds that second
-    rounds continue; there are no second rounds without them.
+    The first batches are drills, whose prompts disclose every step or name an assignment of workers
+    to subtasks; without drills a small network never attends to its prompt. Each later batch is of
+    one kind: drills, second rounds or first rounds. With a free vocabulary only first rounds of
+    real questions follow the drills. Second rounds continue the executed `first_rounds`.
     """
     rng = Random(f"warm start {seed}")
     names = (Worker(id=WorkerId(name), model=name) for name in settings.names)
