@@ -38,6 +38,16 @@ def without_adapters(model: Any) -> Any:
     return model.get_base_model() if isinstance(model, PeftModel) else model
 
 
+def freeze_lower_layers(model: Any, upper_layers: int | None) -> None:
+    """Train only the uppermost layers and the last norm; None trains everything."""
+    if upper_layers is None:
+        return
+    decoder: Any = without_adapters(model).get_decoder()
+    model.requires_grad_(requires_grad=False)
+    for part in (*decoder.layers[-upper_layers:], decoder.norm):
+        part.requires_grad_(requires_grad=True)
+
+
 def linear_weights(model: torch.nn.Module) -> list[torch.Tensor]:
     """Return the matrices of the model's linear layers, except one tied to the embedding table."""
     modules = list(model.modules())

@@ -28,14 +28,14 @@ from batuta.distribution import package_hint
 from batuta.environment import host_memory
 from batuta.lab.task_sources import REHEARSAL, WORLD2
 from batuta.lab.train.adapters import add_adapters, find_adapters
-from batuta.lab.train.device import linear_weights
+from batuta.lab.train.device import freeze_lower_layers, linear_weights
 from batuta.lab.train.settings import LoraSettings, NetworkSettings, TrainSettings
 
 FP32, BF16 = 4, 2
 """Bytes per number."""
 GIB = 2**30
 _EXTRAS = {"vllm": "'trl[vllm]'"}
-"""The requirement to install instead of the package itself: TRL supports some versions of vLLM."""
+"""The requirement to install instead of a package: TRL supports only some versions of vLLM."""
 KNOWN_ARCHITECTURES = {
     "Qwen/Qwen2.5-7B-Instruct": Qwen2Config(
         vocab_size=152_064,
@@ -155,8 +155,12 @@ class ParameterCount(NamedTuple):
     """Parameters in linear layers that are not trained."""
 
 
-def count_parameters(config: PreTrainedConfig, lora: LoraSettings | None) -> ParameterCount:
-    """Count the network's parameters.
+def count_parameters(
+    config: PreTrainedConfig, lora: LoraSettings | None = None, upper_layers: int | None = None
+) -> ParameterCount:
+    """Count the parameters of a network of which adapters, or the upper layers, are trained.
+
+    Without both, all parameters are trained.
 
     Raises:
         ConfigError: no layer of the network matches `lora.targets`.
@@ -164,6 +168,8 @@ def count_parameters(config: PreTrainedConfig, lora: LoraSettings | None) -> Par
     with torch.device("meta"):
         bare: Any = AutoModelForCausalLM.from_config(config)
         model: torch.nn.Module = add_adapters(bare, lora) if lora else bare
+        if lora is None:
+            freeze_lower_layers(model, upper_layers)
     sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
     trained = sum(size for size, learns in sizes if learns)
     frozen = sum(w.numel() for w in linear_weights(model) if not w.requires_grad)
@@ -186,7 +192,8 @@ def estimate_memory(
     Raises:
         ConfigError: no layer of the network matches `lora.targets`.
     """
-    o, numbers = settings.optimiser, count_parameters(config, settings.policy.lora)
+    o, policy = settings.optimiser, settings.policy
+    numbers = count_parameters(config, policy.lora, policy.upper_layers)
     shards = devices.processes if devices.sharded else 1
     trained_bytes = FP32 * numbers.trained // shards
     held = [FP32 * numbers.total // shards, trained_bytes, 2 * trained_bytes]
@@ -215,26 +222,27 @@ def _working_copy_bytes(
     """Return the bytes of the bf16 copy of the weights, beside the fp32 weights.
 
     Sharded weights are gathered for about two layers at a time. Autocast keeps a copy of the
-    trained weights for the whole pass; weights that adapters leave frozen are stored in bf16
-    already.
+    trained weights for the whole pass; weights that adapters leave frozen are stored in bf16, and
+    those of frozen lower layers are copied only while they are used.
     """
     if not settings.policy.bf16:
         return 0
     if devices.sharded:
         return 2 * BF16 * numbers.total // _config_size(config, "num_hidden_layers")
-    return BF16 * (numbers.total if settings.policy.lora is None else numbers.trained)
+    return BF16 * numbers.trained
 
 
 def _activation_bytes(
     settings: TrainSettings, config: PreTrainedConfig, prompt_tokens: int, devices: Devices
 ) -> int:
     """Return the bytes that the forward pass of one micro-batch keeps for its backward pass."""
-    o = settings.optimiser
-    hidden, layers = _config_size(config, "hidden_size"), _config_size(config, "num_hidden_layers")
+    o, policy = settings.optimiser, settings.policy
+    hidden, every = _config_size(config, "hidden_size"), _config_size(config, "num_hidden_layers")
+    layers = min(every, (None if policy.lora else policy.upper_layers) or every)
     shared = o.shares_prompts
     groups = max(1, o.micro_batch // o.group)
     tokens = (groups if shared else o.micro_batch) * prompt_tokens + o.micro_batch * o.completion
-    wide = BF16 if settings.policy.bf16 else FP32
+    wide = BF16 if policy.bf16 else FP32
     inside = 4 * _config_size(config, "intermediate_size") + 2 * kv_width(config)
     layer = 8 * FP32 * hidden + wide * inside
     if o.gradient_checkpointing:
@@ -244,7 +252,7 @@ def _activation_bytes(
         return tokens * layers * layer
     logits = 2 * FP32 * _config_size(config, "vocab_size") * o.micro_batch * o.completion
     # each completion attends to its own copy of the shared prompt's keys and values
-    spread = 2 * wide * hidden * layers * o.micro_batch * prompt_tokens
+    spread = 2 * wide * hidden * every * o.micro_batch * prompt_tokens
     return tokens * layers * layer + logits + spread
 
 

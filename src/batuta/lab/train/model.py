@@ -27,7 +27,12 @@ from batuta.embedded.policy import ConductorCard, is_policy
 from batuta.environment import available_memory
 from batuta.errors import ConfigError, StoreError
 from batuta.lab.train.adapters import add_adapters, attach_adapters, find_adapters, merge_adapters
-from batuta.lab.train.device import choose_attention, place_model, without_adapters
+from batuta.lab.train.device import (
+    choose_attention,
+    freeze_lower_layers,
+    place_model,
+    without_adapters,
+)
 from batuta.lab.train.hub import find_reachable
 from batuta.lab.train.machine import (
     FP32,
@@ -210,22 +215,12 @@ def _check_room(start: str, revision: str | None) -> None:
     config = read_architecture(start, revision)
     if config is None:
         return
-    needed = FP32 * count_parameters(config, None).total
+    needed = FP32 * count_parameters(config).total
     if needed > (free := available_memory()):
         raise ConfigError(
             f"the weights of {start} take {needed / GIB:.1f} GiB in fp32 and {free / GIB:.1f} GiB "
             "of memory are free; use a smaller model or another machine"
         )
-
-
-def freeze_lower_layers(model: Any, upper_layers: int | None) -> None:
-    """Train only the uppermost layers and the last norm; None trains everything."""
-    if upper_layers is None:
-        return
-    decoder: Any = without_adapters(model).get_decoder()
-    model.requires_grad_(requires_grad=False)
-    for part in (*decoder.layers[-upper_layers:], decoder.norm):
-        part.requires_grad_(requires_grad=True)
 
 
 def load_trainable(start: str, settings: TrainSettings) -> tuple[Any, Any]:

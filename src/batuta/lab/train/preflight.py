@@ -366,7 +366,9 @@ def _check_memory(
     many = f", 1 of {devices.processes} shards" if devices.sharded else ""
     many += ", in the host's memory" if devices.offloaded else ""
     found.add("parameters", memory.parameters, "count", "counted")
-    found.add("trained", memory.trainable, "count", "LoRA" if settings.policy.lora else "all")
+    upper = settings.policy.upper_layers
+    kind = "LoRA" if settings.policy.lora else f"the upper {upper} layers" if upper else "all"
+    found.add("trained", memory.trainable, "count", kind)
     frozen = ", frozen matrices in bf16" if keeps_frozen_narrow(settings, devices) else ""
     found.add("weights", memory.weights, "bytes", f"fp32{frozen}{many}")
     found.add("gradients", memory.gradients, "bytes", f"fp32{many}")

@@ -21,7 +21,13 @@ from batuta.lab.train.adapters import lora_config
 from batuta.lab.train.ahead import KeepPendingBatches, pending_file, read_pending
 from batuta.lab.train.allocator import MemoryTrimmer
 from batuta.lab.train.correction import correction_options
-from batuta.lab.train.device import choose_attention, narrow_frozen, set_threads, without_adapters
+from batuta.lab.train.device import (
+    choose_attention,
+    freeze_lower_layers,
+    narrow_frozen,
+    set_threads,
+    without_adapters,
+)
 from batuta.lab.train.episodes import Episode
 from batuta.lab.train.grpo import RolloutFunction, SharedPromptTrainer, StalePolicyTrainer
 from batuta.lab.train.machine import (
@@ -33,7 +39,6 @@ from batuta.lab.train.machine import (
 )
 from batuta.lab.train.model import (
     check_own_sampler,
-    freeze_lower_layers,
     load_policy,
     load_to_adapt,
     require_policy_start,
