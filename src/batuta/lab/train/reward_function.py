@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from batuta.core import MalformedPlan, Outcome
+from batuta.core import AcceptedAnswer, MalformedPlan, Outcome
 from batuta.errors import WorkerLostError
 from batuta.lab.evals.outage import lost_reply, outage_reason
 from batuta.lab.train.episodes import Episode
@@ -265,9 +265,9 @@ def _second_round_metrics(rollouts: Sequence[GradedRollout]) -> Mapping[str, flo
     second = [each for each in rollouts if each.draft.root]
     if not second:
         return {}
-    accepting = [each for each in second if each.run.rounds[-1].workflow is None]
+    last = [each.run.rounds[-1].decision for each in second if each.run.rounds]
     return {
-        "second/stands": len(accepting) / len(second),
+        "second/stands": sum(isinstance(each, AcceptedAnswer) for each in last) / len(second),
         "second/right": _mean_or_zero([float((e.grade and e.grade.score) or 0.0) for e in second]),
     }
 
