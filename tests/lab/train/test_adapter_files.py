@@ -8,7 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from batuta.embedded.adapters import is_adapter
 from batuta.errors import ConfigError
-from batuta.lab.train.gguf_files import export_adapter, rotate_rows
+from batuta.lab.train.gguf_files import export_adapter, export_gguf, rotate_rows
 from lab.train.stage import LIBRARIES
 
 gguf = pytest.importorskip("gguf")
@@ -97,3 +97,17 @@ def test_an_adapter_of_another_model_is_refused(adapted, tmp_path):
     (tmp_path / "no.gguf").write_bytes(b"GGUFxxxx")
     with pytest.raises(ConfigError, match="cannot be read"):
         export_adapter(folder, tmp_path / "no.gguf", tmp_path / "one.gguf")
+
+
+def test_a_damaged_adapter_is_one_sentence(adapted, tmp_path):
+    like, folder, _ = adapted
+    weights = folder / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(ConfigError, match="cannot be read"):
+        export_adapter(folder, like, tmp_path / "one.gguf")
+
+
+def test_a_type_of_weights_that_cannot_be_written_is_refused(tmp_path):
+    """The package gguf knows more types than it can write."""
+    with pytest.raises(ConfigError, match="not Q4_K"):
+        export_gguf(tmp_path, tmp_path / "like.gguf", tmp_path / "one.gguf", "Q4_K")

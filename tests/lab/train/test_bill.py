@@ -41,6 +41,12 @@ async def check(told_, calls=0):
     return report, {each.name: each for each in report.figures}
 
 
+def test_the_pool_of_pulled_models_is_no_file(tmp_path):
+    told_ = settings(tmp_path / "run", pool={"source": "local"})
+    missing = check_training(told_, {"XDG_CACHE_HOME": str(tmp_path)}).missing
+    assert not any("cannot be read" in each for each in missing)
+
+
 @pytest.mark.slow
 async def test_without_calls_the_bill_is_called_assumed_and_the_worst_case_stands_beside_it(
     tmp_path, learned, key

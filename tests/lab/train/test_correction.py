@@ -36,6 +36,13 @@ def test_a_token_is_corrected_by_its_own_ratio_unless_told_otherwise(tmp_path):
     assert config.vllm_importance_sampling_clip_max == 3.0
 
 
+@pytest.mark.parametrize(("loss", "highest"), [("cispo", 1.2), ("grpo", None)])
+def test_the_ratio_is_clipped_at_its_distance_from_1(tmp_path, loss, highest):
+    """TRL's `epsilon_high` is CISPO's maximum itself, and otherwise a distance from 1."""
+    config = grpo_config(settings(tmp_path, optimiser={"loss": loss}), RunFolder(tmp_path))
+    assert config.epsilon == 0.2 and config.epsilon_high == highest
+
+
 @pytest.mark.parametrize("limit", [1.0, 0.5, math.inf, math.nan])
 def test_a_limit_that_limits_nothing_is_refused(limit):
     with pytest.raises(ValidationError, match="correction_limit"):

@@ -81,6 +81,7 @@ def test_the_curriculum_is_followed_step_by_step(tmp_path):
             {"step": 0, "tasks": {"rehearsal:arithmetic": 1.0}},
         ],
     )
+    assert "rehearsal:arithmetic" in told.curriculum[0].tasks, "other stages learn from the first"
     asked = draw_questions(told)
     assert len(asked) == 48
     assert all("arithmetic" in task.tags for task in asked[:24])

@@ -34,13 +34,13 @@ from batuta.lab import worlds
 from batuta.lab.learners.random_workflows import FREE_PHRASINGS, random_workflow
 from batuta.lab.train.adapters import add_adapters
 from batuta.lab.train.conductor_training import load_pool, train_conductor
-from batuta.lab.train.device import choose_attention
+from batuta.lab.train.device import choose_attention, freeze_lower_layers
 from batuta.lab.train.distil_stage import draw_groups, run_distillation
 from batuta.lab.train.episodes import Episode, render_chat_prompt
 from batuta.lab.train.fitting import TrainingExample, add_gradients, fit_examples
 from batuta.lab.train.gguf_files import export_gguf, import_gguf
 from batuta.lab.train.gguf_source import find_gguf
-from batuta.lab.train.model import freeze_lower_layers, load_policy, make_tokenizer, save_stage
+from batuta.lab.train.model import load_policy, make_tokenizer, save_stage
 from batuta.lab.train.questions import draw_questions
 from batuta.lab.train.sampler import GenerateSampler, Sampler, open_sampler
 from batuta.lab.train.settings import LoraSettings, WarmupSettings

@@ -267,6 +267,27 @@ def test_adapters_leave_the_moments_of_seven_billion_out():
     assert found.total < 80 * GIB
 
 
+def estimated(*changes):
+    told = override_settings(read_settings(FULL, TrainSettings), list(changes), "the test")
+    return estimate_memory(told, SEVEN, PROMPT, Devices(), device_bytes=80 * GIB)
+
+
+def test_only_upper_layers_have_gradients_moments_and_activations():
+    whole, upper = estimated(), estimated("policy.upper_layers=2")
+    assert (upper.parameters, upper.weights) == (whole.parameters, whole.weights)
+    layer = 2 * 3584**2 + 2 * 3584 * 512 + 3 * 3584 * 18_944 + 3584 + 2 * 512 + 2 * 3584
+    assert upper.trainable == 2 * layer + 3584
+    assert (upper.gradients, upper.moments) == (4 * upper.trainable, 8 * upper.trainable)
+    assert upper.working_copy == 2 * upper.trainable
+    assert upper.activations < whole.activations
+
+
+def test_a_sleeping_vllm_leaves_its_share_to_the_update():
+    awake, asleep = estimated("optimiser.vllm_sleep=false"), estimated("optimiser.vllm_sleep=true")
+    assert awake.generation == asleep.generation
+    assert awake.total - asleep.total == min(awake.generation, awake.gradients + awake.activations)
+
+
 def test_accelerate_reads_its_file_and_tells_the_check_how_the_training_is_divided():
     command = ["--config_file", str(RECIPE / "two-gpus.yaml"), "-m", "batuta"]
     told, _, _ = _validate_launch_command(launch_command_parser().parse_args(command))
@@ -308,7 +329,9 @@ def test_two_nodes_share_no_file_of_calls_and_find_the_vllm_server():
         "the test",
     )
     assert not node_problems(right, two)
-    assert not node_problems(override_settings(right, ["pool.source='rehearsal'", "pool.journal=true"], "the test"), two)  # fmt: skip
+    for simulated in ("rehearsal", "world2:3"):
+        changes = [f"pool.source='{simulated}'", "pool.journal=true"]
+        assert not node_problems(override_settings(right, changes, "the test"), two)
 
 
 def test_the_check_needs_no_key_no_question_and_no_gpu(tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from batuta.lab import worlds
 from batuta.lab.train.conductor_training import train_conductor
 from batuta.lab.train.episodes import make_episodes
 from batuta.lab.train.grpo import FirstRound, RolloutFunction, share_roots
+from batuta.lab.train.machine import question_problem
 from batuta.lab.train.questions import draw_questions
 from batuta.lab.train.reward import mix_rewards
 from batuta.lab.train.reward_function import RewardFunction
@@ -284,3 +285,13 @@ def test_a_share_that_rounds_to_nothing_still_trains_what_is_served(tmp_path):
     assert settings(tmp_path).recursion.rounds == 1
     with pytest.raises(ConfigError, match="at least two"):
         make_dataset(settings(tmp_path, optimiser={"questions": 1}, recursion={"share": 0.1}))
+
+
+@pytest.mark.parametrize(("questions", "seconds"), [(2, 1), (3, 1), (5, 2), (7, 3)])
+def test_an_odd_number_of_questions_has_second_rounds_too(tmp_path, questions, seconds):
+    """In one process; each of several has whole pairs."""
+    told = settings(tmp_path, optimiser={"questions": questions}, recursion={"share": 0.5})
+    about = [row["prompt"][0]["round"] for row in list[Any](make_dataset(told))][:questions]
+    assert sum(about) == seconds
+    assert (question_problem(told, questions) is None) is False
+    assert question_problem(told, 1) is None

@@ -7,6 +7,7 @@ from batuta.clients import ScriptedClient
 from batuta.core import Outcome, Reply
 from batuta.errors import ProviderOverloadedError
 from batuta.lab.train.episodes import Episode
+from batuta.lab.train.reward_function import rollout_metrics
 from batuta.lab.train.rollouts import PolicyDraft
 from batuta.lab.train.settings import RewardSettings
 from lab.train.stage import FLUTE, ONE, POOL, SIX_TIMES_SEVEN, TWO, runner
@@ -87,6 +88,14 @@ async def test_what_is_solved_anyway_shall_be_cheap_and_what_is_hard_may_cost(by
         runner(say, rewards=rewards), ONE, ONE, wrong, "I would ask the flute."
     )
     assert [each.reward for each in found] == pytest.approx([paid, paid, 0.5, 0.0])
+
+
+async def test_a_malformed_second_round_does_not_accept_the_first():
+    say = runner({w.id: ScriptedClient(lambda _: "42") for w in POOL})
+    first = PolicyDraft(text=ONE)
+    drafts = [PolicyDraft(text=text, root=first) for text in (STANDS, AGAIN, "nonsense", "words")]
+    figures = rollout_metrics(await run_drafts(say, *drafts))
+    assert (figures["second/stands"], figures["valid"]) == (0.25, 0.5)
 
 
 @pytest.mark.parametrize(("later", "paid"), [(None, 0.9), (0.02, 0.98), (0.0, 1.0)])

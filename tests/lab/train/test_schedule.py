@@ -21,6 +21,15 @@ def test_the_entropy_bonus_moves_in_a_straight_line(tmp_path):
     assert bonus == pytest.approx([0.002 * left for left in range(10, -1, -1)])
 
 
+def test_an_entropy_bonus_that_begins_at_nothing_is_paid_later(tmp_path):
+    """TRL decides at the start whether there is a bonus."""
+    trainer = SimpleNamespace(entropy_coef=0.0, scale_rewards="group", _entropy_bonus_enabled=False)
+    told = settings(tmp_path, optimiser={"entropy": 0.0, "entropy_last": 0.02})
+    schedule = ScheduleCallback(trainer, told)
+    assert after(schedule, trainer, 10)[0] == pytest.approx(0.02)
+    assert trainer._entropy_bonus_enabled
+
+
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 def test_what_is_not_asked_for_stays(tmp_path, scale):
     trainer = SimpleNamespace(entropy_coef=0.02, scale_rewards=scale)

@@ -3,6 +3,7 @@
 import json
 import math
 from statistics import fmean, variance
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,11 +30,11 @@ from batuta.lab import worlds
 from batuta.lab.train.conductor_training import train_conductor
 from batuta.lab.train.device import choose_attention
 from batuta.lab.train.episodes import make_episodes
-from batuta.lab.train.grpo import SharedPromptTrainer
+from batuta.lab.train.grpo import FirstRound, SharedPromptTrainer
 from batuta.lab.train.model import load_policy
 from batuta.lab.train.questions import draw_questions
 from batuta.lab.train.reward_function import RewardFunction
-from batuta.lab.train.rollouts import GradedRollout
+from batuta.lab.train.rollouts import GradedRollout, PolicyDraft
 from batuta.lab.train.run_folder import RunFolder
 from batuta.lab.train.trainer import make_trainer
 from lab.train.stage import LIBRARIES, metrics, settings, untimed
@@ -172,6 +173,24 @@ def test_groups_without_spread_are_told_whatever_divides_advantages(tmp_path, ra
     trainer, lines = trainer_paying(tmp_path, random_policy, rewards, scale=scale)
     trainer.train()
     assert lines[0]["no_spread"] == 0.5
+
+
+async def test_the_completions_of_a_second_round_are_one_group(tmp_path):
+    """Each continues another first round, and TRL compares them with each other."""
+    told = settings(tmp_path, recursion={"share": 0.5, "discount": 0.0})
+    asked = make_episodes(draw_questions(told), worlds.rehearsal_pool(), told.pool, told.seed)
+
+    async def opened():
+        return Paying([1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 0.5, 1.0])
+
+    found: dict[str, float] = {}
+    reward = RewardFunction(told, asked, opened, lambda step, rollouts: None)  # pyright: ignore[reportArgumentType]
+    await reward(
+        completions=["draft"] * 8, completion_ids=[[1]] * 8, episode=[0] * 8,
+        trainer_state=SimpleNamespace(global_step=0), log_metric=found.__setitem__,
+        root=[None] * 4 + [FirstRound(PolicyDraft(text="first"), row, ()) for row in range(4)],
+    )  # fmt: skip
+    assert found["no_spread"] == 0.5
 
 
 def test_groups_without_spread_move_nothing(tmp_path, random_policy):

@@ -34,7 +34,7 @@ class SavedAdapters:
     start: str
     """The folder or hub repository of the adapters."""
     revision: str | None
-    """The revision of a hub repository; None for its latest one, or for a folder."""
+    """The revision of a hub repository; None for the latest, or for a folder."""
     config: Any
     """The saved PEFT configuration."""
     base: str
@@ -111,8 +111,8 @@ def check_continuation(saved: SavedAdapters, lora: LoraSettings) -> None:
 def attach_adapters(model: Any, saved: SavedAdapters, lora: LoraSettings | None) -> Any:
     """Add the saved adapters, with their weights, to the model.
 
-    With `lora` the adapters can be trained further; without it they keep their saved settings,
-    which freeze them if they were saved for inference.
+    With `lora` the adapters can be trained further; without it they keep their saved settings, and
+    stay frozen if they were saved for inference.
 
     Raises:
         ConfigError: the adapters are a learned prompt, belong to another model, or differ from

@@ -27,7 +27,7 @@ class WrittenBatch:
     """The completions of one step, and the version of the weights that wrote them."""
 
     step: int
-    """The step that learns from the batch."""
+    """The step, from 0, that learns from the batch."""
     version: int
     """Number of optimiser steps before the batch was written."""
     rows: dict[str, Any]
@@ -48,9 +48,8 @@ class AheadQueue:
     ) -> None:
         """Create an empty queue.
 
-        A batch is written at most `staleness` steps before it is learned from, and never for a step
-        after the last. `write` is called with the batch's step and the number of optimiser steps
-        taken.
+        A batch is written at most `staleness` steps before the policy learns from it; the training
+        has `steps` steps. `write` is called with the batch's step and the number of finished steps.
         """
         self._staleness = staleness
         self._steps = steps
@@ -67,7 +66,7 @@ class AheadQueue:
         return self._ready.popleft()
 
     def pending(self) -> tuple[WrittenBatch, ...]:
-        """Return the batches that are written but not yet learned from, in order."""
+        """Return the batches that are written but not yet taken, in the order of steps."""
         return tuple(self._ready)
 
     def restore(self, batches: Iterable[WrittenBatch]) -> None:
@@ -144,8 +143,8 @@ def write_pending(file: Path, batches: Sequence[WrittenBatch]) -> None:
 def read_pending(file: Path, step: int, staleness: int) -> list[WrittenBatch]:
     """Return the batches pending at that step.
 
-    The list is empty if the file cannot be read, does not begin with that step, skips one, or has a
-    batch that is older than `staleness` allows.
+    The list is empty if the file cannot be read, does not begin with that step, skips a step, or
+    has a batch that is older than `staleness` allows.
     """
     try:
         lines = json.loads(file.read_text("utf-8"))

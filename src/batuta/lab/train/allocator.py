@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
+"""Options of glibc's `mallopt`."""
 _TRIM_BYTES = 2**31 - 1
 _PAD_BYTES = 256 * 2**20
 
 
 def retain_freed_memory() -> bool:
-    """Make glibc keep freed memory in the process; return False if the C library cannot.
+    """Make glibc keep freed memory in the process; return False without glibc.
 
-    A step's activations are some hundred megabytes in pieces that glibc maps and unmaps one by one:
-    filling fresh pages took more time than the arithmetic of a small network.
+    A step's activations are some hundred megabytes, in pieces that glibc maps and unmaps one by
+    one. Filling fresh pages took more time than the arithmetic of a small network.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -34,7 +35,7 @@ _STATM = Path("/proc/self/statm")
 
 @dataclass(slots=True)
 class MemoryTrimmer:
-    """Returns retained memory to the system when the process has grown by half since the last time.
+    """Returns freed memory to the system when the process has grown by half since the last time.
 
     Batches of varying lengths fragment the heap: with a network of 135 million parameters, a
     training that needs 4 GB grew to 12 GB in forty steps and was killed.
@@ -46,7 +47,7 @@ class MemoryTrimmer:
     """Resident bytes after memory was last returned."""
 
     def trim_growth(self) -> bool:
-        """Return memory to the system if the process has grown too much; return True if so."""
+        """Return freed memory to the system, and True, if the process has grown too much."""
         if not _STATM.exists() or _resident_bytes() < max(self.least, self.held * 3 // 2):
             return False
         try:

@@ -62,7 +62,7 @@ HELD_SHARE, MOST_HELD = 0.2, 100
 """Share of the questions that are held out for evaluation, and their maximum number, as each one
 costs calls."""
 LEAST_QUESTIONS = 32
-"""Minimum number of different questions: the search needs some besides the held-out ones."""
+"""Minimum number of different questions, as the search needs others than the held-out ones."""
 _GROUP, _QUESTIONS = 8, 16
 _STEPS_PER_MINUTE, _MOST_STEPS = 40, 1500
 _LEAST_SEARCH = 5.0
@@ -85,7 +85,7 @@ def count_held_out(source: str) -> int:
     if len(different) < LEAST_QUESTIONS:
         raise ConfigError(
             f"{source} has too few different questions, {len(different)}: a training needs "
-            f"{LEAST_QUESTIONS}, as some are held out; add some, preferably up to 300 or more"
+            f"{LEAST_QUESTIONS}, as some are held out; add questions, if possible up to 300 or more"
         )
     return min(MOST_HELD, round(HELD_SHARE * len(different)))
 
@@ -160,7 +160,7 @@ def _explain_choice(settings: TrainSettings, cores: int) -> list[Choice]:
 
 
 def require_time(settings: TrainSettings, held: Sequence[Task], clock: StageClock) -> FitPlan:
-    """Time a step of fitting on random workflows, before any worker is called.
+    """Time steps of fitting on random workflows, before any worker is called.
 
     Returns:
         The network for which the time suffices, and its step time on this machine.
@@ -194,6 +194,7 @@ def train_within(
         ConfigError: the settings cannot be carried out, or no worker answers.
         SourceError: the questions are nearly all alike.
         StoreError: the run folder cannot be written.
+        WorkerLostError: several steps of reinforcement had no reward, as workers do not answer.
     """
     set_threads(settings)
     pool, held = anyio.run(load_pool, settings), draw_held_out(settings)

@@ -1,4 +1,4 @@
-"""Estimates the calls, tokens, dollars and time that a training will take.
+"""Estimates the calls, tokens, dollars and time of a training.
 
 The best basis is the metrics of an earlier run in the same folder with the same policy, pool and
 optimiser settings. Without such a run, random workflows over the training's own questions are
@@ -63,7 +63,7 @@ class ExpectedFigure:
 
     name: str
     value: float | None
-    """None if the figure is unknown, which is not 0."""
+    """None if the figure is unknown."""
     unit: str
     """`count`, `bytes`, `tokens`, `usd` or `seconds`."""
     source: str
@@ -76,7 +76,7 @@ class Preflight:
 
     figures: list[ExpectedFigure] = field(default_factory=list[ExpectedFigure])
     missing: list[str] = field(default_factory=list[str])
-    """Each sentence names something that prevents a start; empty if nothing does."""
+    """Sentences, each about something that prevents a start."""
     notes: list[str] = field(default_factory=list[str])
     """Remarks that do not prevent a start."""
 
@@ -188,8 +188,8 @@ def _priced_cost(workflows: int, episodes: Sequence[Episode], seed: int) -> Cost
 def bound_workflow_usd(question: str, pool: Pool, unknown: Price) -> Decimal:
     """Return the maximum cost of one workflow, in dollars.
 
-    The bound assumes that every step calls the most expensive worker, reads all earlier replies,
-    and writes the longest reply allowed. `unknown` is the price of workers without a known price.
+    It assumes that every step calls the most expensive worker, reads all earlier replies, and
+    writes the longest reply allowed. `unknown` is the price of workers without a known price.
     """
     return max(_bound_chain_usd(question, worker, unknown) for worker in pool)
 

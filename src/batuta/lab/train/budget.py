@@ -38,13 +38,13 @@ class BudgetSpentError(BatutaError):
 
 @final
 class TrainingBudget:
-    """One process's part of a training's budget, less what earlier runs in the folder spent."""
+    """One process's part of a training's budget, less the dollars spent by earlier runs."""
 
     def __init__(self, settings: TrainSettings, folder: Path) -> None:
-        """Read what all processes have paid so far.
+        """Read the dollars that all processes have paid so far.
 
         Raises:
-            ConfigError: the settings do not allow a budget, as `budget_problem` says.
+            ConfigError: the budget cannot be enforced, as `budget_problem` says.
             StoreError: a list of paid calls cannot be read.
         """
         most = settings.pool.max_usd
@@ -108,7 +108,7 @@ def budget_problem(settings: TrainSettings) -> str | None:
     if pool.max_usd is None:
         return None
     if pool.journal is False:
-        return "pool.max_usd needs pool.journal: without it a resumed training pays calls again"
+        return "pool.max_usd needs pool.journal: without a journal a resumed training pays again"
     if pool.executor != "local":
         return (
             f"pool.max_usd is counted by the processes that train, and pool.executor = "

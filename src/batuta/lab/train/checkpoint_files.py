@@ -15,7 +15,7 @@ from batuta.lab.train.fit_checkpoint import DAMAGE
 
 STATE_FILE = "trainer_state.json"
 _WRITTEN_BY_DEEPSPEED = "global_step*"
-"""The name of a folder with both weights and optimiser state."""
+"""DeepSpeed's folder, which has both the weights and the optimiser state."""
 _PARTS = (
     ("model", "*model*"),
     ("optimiser", "optimizer*"),
@@ -26,7 +26,7 @@ _PARTS = (
 
 
 def checkpoint_damage(path: Path) -> str | None:
-    """Return what is wrong with the checkpoint in that folder, or None.
+    """Return a phrase that says what is wrong with the checkpoint in that folder, or None.
 
     PyTorch's files have a checksum for every tensor; of a safetensors file only the length can be
     checked.

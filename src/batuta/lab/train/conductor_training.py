@@ -58,28 +58,26 @@ def train_conductor(
 ) -> Path:
     """Train the policy and return its folder.
 
-    With `resume` the training continues from the named checkpoint, else from the newest one; if
-    there is none, it starts over. The folder has the last policy, or the best one if policies are
-    evaluated; a `supervision` may choose the policy itself.
+    With `resume` the training continues from the named checkpoint, or from the newest one without
+    a name; if there is none, it starts over. The folder has the last policy, or the best one if
+    policies are evaluated; a `supervision` may choose the policy itself. `on_metrics` is called in
+    the main process only.
 
     Raises:
         ConfigError: the settings cannot be carried out.
+        SourceError: a benchmark or a file cannot be used, or the hub did not take the policy.
         StoreError: the run folder cannot be written.
         BudgetSpentError: `pool.max_usd` does not suffice; the policy so far is kept.
         TrainingStoppedError: a stop was requested; the policy so far is kept.
+        WorkerLostError: several steps had no reward, as workers do not answer.
     """
     retain_freed_memory()
     require_hub(settings.hub)
     folder = RunFolder(settings.output)
     before = find_checkpoint(folder, checkpoint) if resume else None
     pool = anyio.run(load_pool, settings)
-    asked = make_episodes(
-        draw_questions(settings),
-        pool,
-        settings.pool,
-        settings.seed,
-        word_dropout=settings.prompt.hidden,
-    )
+    tasks, hidden = draw_questions(settings), settings.prompt.hidden
+    asked = make_episodes(tasks, pool, settings.pool, settings.seed, word_dropout=hidden)
     supervising = supervision or _make_supervision(settings, folder)
     held = supervising.held_episodes(pool)
     runner_factory = RolloutRunnerFactory(settings, folder, [each.task for each in (*asked, *held)])
@@ -119,7 +117,7 @@ def train_conductor(
 def _keep_result(
     trainer: GRPOTrainer, keep: Callable[[], None], supervising: Supervision, *, whole: bool
 ) -> None:
-    """Keep the best evaluated policy, else the last one, unless the supervision keeps its own."""
+    """Keep the best evaluated policy, else the last, unless the supervision keeps its own."""
     if not supervising.keeps and (whole or trainer.state.global_step):
         load_best(trainer)
         keep()
@@ -134,7 +132,7 @@ def _require_whole(
     whole: bool,
     may_stop: bool,
 ) -> None:
-    """Raise an error if the budget, or a stop request unless `may_stop`, ended the training."""
+    """Raise an error if the budget ended the training, or a stop request, unless `may_stop`."""
     if not whole:
         _end_by_budget(trainer, budget, folder)
     if stop.has_stopped:
@@ -167,7 +165,7 @@ def _make_supervision(settings: TrainSettings, folder: RunFolder) -> Supervision
 def wandb_environment(
     settings: TrainSettings, folder: RunFolder, *, resume: bool
 ) -> dict[str, str]:
-    """Return the environment variables that name the run in Weights & Biases to transformers."""
+    """Return the environment variables by which transformers names the run in Weights & Biases."""
     run = folder.keep_wandb_id(settings.log.wandb_id, resume=resume)
     return {"WANDB_RUN_ID": run, "WANDB_RESUME": "allow"}
 
@@ -175,7 +173,7 @@ def wandb_environment(
 def _keep_policy(
     trainer: GRPOTrainer, settings: TrainSettings, folder: RunFolder, pool: Pool
 ) -> None:
-    """Write the policy as it is now, with its card; every process must call it."""
+    """Write the current policy with its card; every process must call this function."""
     with report_unsaved(str(folder.policy)):
         trainer.save_model(str(folder.policy))
     if int(os.environ.get("RANK", "0")) == 0:
@@ -189,7 +187,7 @@ def _run_trainer(
     runner_factory: RolloutRunnerFactory,
     checkpoint: Path | None,
 ) -> bool:
-    """Train, then close every connection; return whether the budget sufficed to the end."""
+    """Train, close every connection, and return whether the budget sufficed to the end."""
     start = _KeepStepStart()
     trainer.add_callback(start)
     try:
@@ -218,7 +216,7 @@ async def load_pool(settings: TrainSettings) -> Pool:
 
 
 def find_checkpoint(folder: RunFolder, name: str | None) -> Path | None:
-    """Return the named checkpoint, or without a name the newest one; None if there is none.
+    """Return the named checkpoint, or the newest one without a name; None if there is none.
 
     A name is `checkpoint-20`, the path of its folder, `20`, or `best` for the checkpoint with the
     best evaluation.
@@ -300,7 +298,7 @@ def _save_whole_steps(trainer: Any, start: _KeepStepStart) -> None:
 
 
 def _end_by_budget(trainer: Any, budget: TrainingBudget | None, folder: RunFolder) -> NoReturn:
-    """Raise an error that says what was kept and how to continue."""
+    """Raise BudgetSpentError, which says what is kept and how to continue."""
     trainer.accelerator.wait_for_everyone()
     step, steps = int(trainer.state.global_step), int(trainer.state.max_steps)
     spent = "pool.max_usd is spent" if budget is None else describe_spending(budget)

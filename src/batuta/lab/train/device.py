@@ -1,4 +1,4 @@
-"""The device, precision, attention and compilation with which a training computes.
+"""The device, precision, attention and compilation of a training.
 
 For reinforcement learning accelerate places the model; the stages before it (SFT warm-up,
 distilling, rejection sampling) run in one process, on the GPU if there is one.
@@ -36,6 +36,16 @@ def bf16_autocast(settings: TrainSettings) -> AbstractContextManager[Any]:
 def without_adapters(model: Any) -> Any:
     """Return the causal language model itself; adapters stay inside its layers."""
     return model.get_base_model() if isinstance(model, PeftModel) else model
+
+
+def freeze_lower_layers(model: Any, upper_layers: int | None) -> None:
+    """Train only the uppermost layers and the last norm; None trains everything."""
+    if upper_layers is None:
+        return
+    decoder: Any = without_adapters(model).get_decoder()
+    model.requires_grad_(requires_grad=False)
+    for part in (*decoder.layers[-upper_layers:], decoder.norm):
+        part.requires_grad_(requires_grad=True)
 
 
 def linear_weights(model: torch.nn.Module) -> list[torch.Tensor]:
@@ -78,7 +88,7 @@ def choose_attention(model: Any, settings: TrainSettings) -> None:
 
 
 def compile_layers(model: Any) -> None:
-    """Compile each layer, for texts of any length.
+    """Compile each layer, for texts of any length, in place.
 
     Throughput rises from 388 to 533 tokens per CPU second (SmolLM2-135M, AMX). Without a GPU or a
     C++ compiler nothing is compiled.

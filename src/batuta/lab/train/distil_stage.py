@@ -1,8 +1,8 @@
 """Fits the policy to workflows that a search has found, without calling a worker.
 
 A stage between the SFT warm-up and reinforcement learning. It reads a file of drafts (`batuta train
-distil`), or the folder of `batuta tune`, whose workflows then replace rejection sampling (`batuta
-train conductor --from`).
+distil`), or the folder of `batuta tune` (`batuta train conductor --from`), whose workflows then
+replace rejection sampling.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WORKFLOWS = "workflows.jsonl"
 def read_found_workflows(
     folder: Path, pool: Pool, without: frozenset[str] = frozenset()
 ) -> list[tuple[Task, Workflow]]:
-    """Read the questions of a tuning run and the workflow that it chose for each.
+    """Read the questions of a tuning run, each with the workflow that was chosen for the question.
 
     Questions with a `text_key` in `without` are left out.
 
@@ -66,7 +66,7 @@ def read_found_workflows(
 
 
 def _report_left_out(path: Path, many: int, *, any_kept: bool) -> None:
-    """Report workflows of held-out questions; raise ConfigError if no other is kept."""
+    """Report workflows of held-out questions; raise ConfigError if there are no others."""
     if many and not any_kept:
         raise ConfigError(
             f"{path} has nothing left to learn from: all its questions are held out; lower "
@@ -102,13 +102,8 @@ def make_tuned_examples(
 
     A workflow is left out if it calls a worker that is not in its question's sub-pool.
     """
-    episodes = make_episodes(
-        [task for task, _ in found],
-        pool,
-        settings=settings.pool,
-        seed=settings.seed,
-        word_dropout=settings.prompt.hidden,
-    )
+    tasks, hidden = [task for task, _ in found], settings.prompt.hidden
+    episodes = make_episodes(tasks, pool, settings.pool, settings.seed, word_dropout=hidden)
     rendering = settings.prompt.rendering()
     return [
         [
@@ -123,7 +118,7 @@ def make_tuned_examples(
 
 
 def digest_source(source: Path) -> str:
-    """Return the SHA-256 digest of the training data, by which a resumed stage recognises its data.
+    """Return the SHA-256 digest of the source, by which a resumed stage recognises its data.
 
     Raises:
         ConfigError: the file cannot be read.
@@ -242,8 +237,8 @@ def run_distillation(
         settings: the training; its pool must have the workflows' workers.
         source: a JSON lines file of drafts and drills (see `read_examples`), or the folder that
             `batuta tune` wrote. Drafts of one question over one pool share their prompt.
-            `settings.distil` applies to both. For a folder, a batch, steps or learning rate that is
-            not set there is derived from `settings.rejection`.
+            `settings.distil` applies to both. For a folder, a batch, steps or learning rate that
+            `settings.distil` does not set is derived from `settings.rejection`.
         on_step: called with each step's number, from 1, the number of steps, and the mean loss in
             nats a token.
         resume: True continues an interrupted run of the stage.
@@ -251,6 +246,8 @@ def run_distillation(
     Raises:
         ConfigError: the settings cannot be carried out, the source cannot be used, or a
             workflow is longer than the policy may write.
+        SourceError: a file cannot be read.
+        StoreError: the policy, a checkpoint or the log cannot be written.
     """
     start = require_policy_start(settings, "distilled")
     pool = anyio.run(load_pool, settings)

@@ -1,4 +1,4 @@
-"""Episodes: the task, pool and seed of every question, fixed before the training begins."""
+"""Episodes: every question of a training with its pool, fixed before the training begins."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from batuta.language import PromptOptions, conductor_request
 DROPPED_WORD = "_"
 """Written in place of a hidden word."""
 SHUFFLED_SHARE = 0.5
-"""Share of the hidden words that are written with their letters shuffled instead."""
+"""Share of the hidden words in whose place their shuffled letters are written instead."""
 _WORD = re.compile(r"[^\W\d_]+")
 _CLAUSE = re.compile(r"[^.,;:?!=>\n]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """A question of the training, with the pool and the seed of its runs."""
+    """A question of the training, with the workers that its prompt lists."""
 
     number: int
     """Index of the question in the whole training."""
@@ -30,6 +30,7 @@ class Episode:
     pool: Pool
     """The workers that the policy may call, in the order of its prompt."""
     seed: int
+    """The seed of the planning context; the prompt does not depend on it."""
     policy_question: str | None = None
     """The question in the policy's prompt, if some words are hidden there; None: `task.question`,
     which workers always read."""
@@ -85,10 +86,10 @@ def make_episodes(
 def apply_word_dropout(text: str, share: float, rng: Random) -> str:
     """Return the text with about that share of its words hidden; digits and punctuation stay.
 
-    A small policy trained from scratch recognises a question by the few words of its training. With
+    A small policy trained from scratch recognises a question by a few words that it knows. With
     some words hidden it must use the others, and depends less on the wording. The share differs
-    from clause to clause: in most, nearly all words are hidden or nearly none. Half of the hidden
-    words are written with their letters shuffled, which makes them unknown words.
+    from clause to clause: in most clauses nearly all words are hidden, or nearly none. Half of the
+    hidden words are written with their letters shuffled, which makes unknown words of them.
     """
     if not share:
         return text

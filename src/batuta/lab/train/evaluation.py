@@ -21,7 +21,7 @@ from batuta.lab.train.run_folder import EVALUATION_FILE, RunFolder, read_jsonl
 from batuta.lab.train.settings import TrainSettings
 
 _FIRST_SEED = 7
-"""Seed of the first question's run; the same in all evaluations, so that policies compare."""
+"""Seed of the first question's run, the same in all evaluations so that they can be compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +29,13 @@ class HeldResult:
     """The result on one held-out question."""
 
     right: float | None
-    """The score of the answer, 0 to 1; None if a worker's outage prevented a reward."""
+    """Score of the answer, 0 to 1; 0 if there is no score, None after a worker's outage."""
     reward: float | None
     """None after a worker's outage."""
     valid: bool
     """True if the draft could be parsed."""
     steps: int
-    """Executed steps."""
+    """Number of executed steps."""
     usd: float
     refused: bool
     """True if the training's budget refused a call of the run."""
@@ -70,7 +70,7 @@ class Supervision(TrainerCallback):
         return make_episodes(self._held, pool, self._settings.pool, self._settings.seed)
 
     def record_rollouts(self, rollouts: Sequence[GradedRollout]) -> None:
-        """Take the executed workflows of a step; this class ignores them."""
+        """Receive the executed workflows of a step; this class ignores them."""
 
     def attach(
         self,
@@ -97,16 +97,11 @@ class TrainingEvaluation(Supervision):
         """Evaluate the policy before the first step, or a checkpoint not evaluated before."""
         step = int(state.global_step)
         evaluated = {int(line["step"]) for line in read_jsonl(self._folder.path / EVALUATION_FILE)}
-        if (
-            step not in evaluated
-            and self._is_due(step, state)
-            and self._is_best(step, state)
-            and step
-        ):
+        if step not in evaluated and self._is_due(step, state) and self._is_best(step, state):
             state.best_model_checkpoint = str(Path(args.output_dir) / f"checkpoint-{step}")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Evaluate if it is due, and request a checkpoint if the policy is the best so far."""
+        """Evaluate the policy if due, and request a checkpoint if it is the best so far."""
         step = int(state.global_step)
         if self._is_due(step, state) and self._is_best(step, state):
             control.should_save = True
@@ -115,7 +110,7 @@ class TrainingEvaluation(Supervision):
         return step % self._settings.evaluation.every == 0 or step == state.max_steps
 
     def _is_best(self, step: int, state: Any) -> bool:
-        """Evaluate the policy; return True if a trained policy has the best figure so far."""
+        """Evaluate and record the policy; return True if it is trained and the best so far."""
         line = evaluate_policy(self._trainer, self._reward, self._episodes, step)
         value = line[self._settings.evaluation.metric]
         before = state.best_metric if state.best_global_step else None
@@ -174,7 +169,7 @@ def sum_up_held(found: Sequence[HeldResult]) -> dict[str, Any]:
 
 
 def load_best(trainer: Any) -> None:
-    """Load the best evaluated policy into the trainer; without one the last policy stays."""
+    """Load the best evaluated policy into the trainer; without evaluation the last policy stays."""
     state = trainer.state
     if state.best_model_checkpoint and state.best_global_step != state.global_step:
         trainer._load_best_model()  # noqa: SLF001

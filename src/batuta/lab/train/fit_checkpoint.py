@@ -29,7 +29,7 @@ class FitCheckpoint:
     made_of: str
     """Digest of the settings and examples; a checkpoint with another digest is refused."""
     resume: bool
-    """True resumes from an existing file; False deletes it."""
+    """True if the fit resumes from an existing file; False if that file is deleted."""
     before: float = 0.0
     """Seconds that the fit took before it was interrupted."""
     began: float = field(default_factory=monotonic)
@@ -39,8 +39,8 @@ class FitCheckpoint:
     def of_stage(cls, settings: TrainSettings, stage: str, source: str, *, resume: bool) -> Self:
         """Return the checkpoint of a stage in the settings' folder.
 
-        The stage is `warmup` or `distilled`. The digest covers the settings that determine what is
-        learned, and `source`, the digest of the examples (empty if they are not read from a file).
+        The stage is `warmup` or `distilled`. The digest covers the settings that determine the fit,
+        and `source`, the digest of the examples (empty if they are not read from a file).
         """
         own = {"warmup"} if stage == "warmup" else {"distil", "rejection"}
         fields = {"seed", "policy", "curriculum", "pool", "prompt", *own}
@@ -58,7 +58,7 @@ class FitCheckpoint:
         """Restore weights, optimiser, learning rate and random state.
 
         Returns:
-            The number of finished steps; 0 if there is no checkpoint, or none is to be resumed.
+            The number of finished steps; 0 if there is no checkpoint or `resume` is False.
 
         Raises:
             ConfigError: the file is damaged or belongs to another fit.

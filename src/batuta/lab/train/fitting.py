@@ -34,7 +34,7 @@ class TrainingExample(NamedTuple):
 
 
 class Drill(NamedTuple):
-    """A text in parts that are alternately given and learned; the first one is given."""
+    """A text in parts that are alternately given and learned; the first part is given."""
 
     parts: tuple[str, ...]
     weight: float = 1.0
@@ -78,13 +78,13 @@ def fit_examples(
         tokenizer: the model's tokenizer.
         batches: at least `steps` of them.
         steps: the number of optimiser steps.
-        learning_rate: the maximum; the rate rises for 8 % of the steps and then falls to 0.
+        learning_rate: the maximum; the rate rises for 8 % of the steps and then falls almost to 0.
         on_step: called with each step's number, from 0, and losses.
         prompt_weight: the weight of each token of a prompt; tokens of a draft have the weight of
             their example. With 0 a prompt is read once for all of its drafts in a batch.
         autocast: a context that sets the precision; None: the precision of the weights.
-        is_over: takes a share of the time, 0 to 1, and returns True once it is used. On a slow
-            machine steps are skipped evenly, so that the learning rate still falls to 0 in time.
+        is_over: takes a share of the time, 0 to 1, and returns True once that share is used. On a
+            slow machine steps are skipped evenly, so that the learning rate still falls in time.
         checkpoint: the file to resume from and to write; None: no checkpoints.
 
     Raises:
@@ -125,7 +125,7 @@ def add_gradients(
 ) -> FitLoss:
     """Add the gradients of the batch's weighted mean loss, and return the loss.
 
-    Drafts of one prompt share one pass over it, unless the prompt itself is learned.
+    Drafts of one prompt share one pass over the prompt, unless the prompt itself is learned.
     """
     drafts = [one for one in batch if isinstance(one, TrainingExample)]
     rows = [_tokenize_example(one, tokenizer, prompt_weight) for one in drafts]
@@ -139,7 +139,7 @@ def add_gradients(
 
 
 class _Row(NamedTuple):
-    """The token ids of an example, the weight of each, and whether each is learned text."""
+    """The token ids of an example, the weight of each token, and whether it is learned text."""
 
     ids: list[int]
     weights: list[float]
@@ -166,9 +166,9 @@ def _tokenize_example(one: Example, tokenizer: Any, prompt_weight: float = 0.0) 
 def _add_rows(model: Any, rows: Sequence[_Row], pad: int, whole: float) -> float | None:
     """Add the gradients of the rows' part of the loss, and return their mean loss.
 
-    The mean is over learned tokens, in nats; None without rows. `whole` is the sum of the weights
-    in the batch. Rows are split by length, so that short rows are not padded to the longest, and
-    logits are computed only for tokens with a weight.
+    The mean is over learned tokens, in nats; None without rows. `whole` is the sum of the batch's
+    weights. Rows are split by length, so that short rows need little padding, and logits are
+    computed only for tokens with a weight.
     """
     if not rows:
         return None
@@ -218,7 +218,7 @@ def _pad_rows(
 def _add_shared(
     model: Any, tokenizer: Any, batch: Sequence[TrainingExample], whole: float
 ) -> float:
-    """Do as `_add_rows` for a batch of drafts, but read each distinct prompt once."""
+    """Add gradients as `_add_rows` does, but read each distinct prompt once for its drafts."""
     by_prompt: dict[str, list[TrainingExample]] = {}
     for one in batch:
         by_prompt.setdefault(one.prompt, []).append(one)

@@ -1,7 +1,7 @@
 """Searches for good workflows and fits a policy to them.
 
 A search needs far fewer calls than reinforcement learning from scratch, so it is the first stage
-of a training that chooses its own settings.
+of a training with a time limit.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _RANDOM_EVERY = 9
 """For one in this many questions a random workflow is learned too: reinforcement learning cannot
 prefer what the policy never writes."""
 _GOOD_STEPS, _MOST_STEPS = 400, 1200
-"""Steps for which the time must suffice to choose the larger network, and the maximum steps."""
+"""Steps for which the time must suffice if the larger network is chosen, and maximum steps."""
 _RATES = {SMALL.hidden: 6e-3, LARGE.hidden: 3e-3}
 """Learning rate by width of a network made from scratch."""
 _START_RATE, _SINGLE_RATE = 1e-4, 2e-3
@@ -101,7 +101,7 @@ class FoundWorkflows:
 
     @property
     def targets(self) -> tuple[Lesson, ...]:
-        """The lessons, with the best single worker's workflow instead if it was more accurate."""
+        """The lessons, all with the best single worker's workflow if that was more accurate."""
         if None in {self.single_right, self.found_right}:
             return self.lessons
         worse = (self.found_right or 0.0) < (self.single_right or 0.0)
@@ -117,10 +117,9 @@ async def search_workflows(
     most_minutes: float,
     on_progress: AutoListener,
 ) -> FoundWorkflows:
-    """Tune the pool on the questions to learn from, and measure the result on held-out questions.
+    """Search for workflows on the questions of `source`, and measure them on the questions `held`.
 
-    `held` are the held-out questions. The search ends after `minutes`, and search and measurement
-    together after `most_minutes`.
+    The search ends after `minutes`, and search and measurement together after `most_minutes`.
 
     Raises:
         ConfigError: no worker answers, or the time is too short to call each.
@@ -170,7 +169,7 @@ def _search_questions(source: str, held: Sequence[Task], seed: int) -> TuneQuest
 async def _measure_found(
     runner: CandidateRunner, result: TuneResult, tasks: Sequence[Task], held: Sequence[Task]
 ) -> FoundWorkflows:
-    assert result.nominees is not None  # noqa: S101 - selected before
+    assert result.nominees is not None  # noqa: S101 - tuning ended with their selection
     system, best = result.nominees[ULTRA], Candidate.single(result.pool.ranked()[0].id)
     assignments = {BEST_SINGLE: {task.id: best for task in held}, ULTRA: system.assign(held)}
     share: dict[str, float | None] = {}
@@ -242,7 +241,7 @@ class FitPlan:
 def plan_fitting(
     settings: TrainSettings, texts: Sequence[tuple[str, str]], seconds: float
 ) -> FitPlan:
-    """Return the larger of two networks if `seconds` suffice for it, else the smaller one.
+    """Plan a fit with the larger of two networks if `seconds` suffice, else with the smaller one.
 
     A few steps on some of the texts are timed, so other load on the machine counts too. A model
     that the settings name is only timed.
@@ -253,7 +252,7 @@ def plan_fitting(
     if settings.policy.start:
         return _plan_network(settings, texts, LARGE)
     small = _plan_network(settings, texts, SMALL)
-    if small.count_steps(seconds) < _GOOD_STEPS:  # then it does not suffice for a larger one
+    if small.count_steps(seconds) < _GOOD_STEPS:  # then the larger one is too slow as well
         return small
     large = _plan_network(settings, texts, LARGE)
     return large if large.count_steps(seconds) >= _GOOD_STEPS else small
@@ -279,7 +278,7 @@ def _plan_network(
 def open_new_policy(
     settings: TrainSettings, network: NetworkSettings, texts: Sequence[tuple[str, str]]
 ) -> tuple[Any, Any]:
-    """Return a network and a tokenizer made from the texts, or load those that the settings name.
+    """Make a network and a tokenizer from the texts, or load those that the settings name.
 
     Raises:
         ConfigError: the named model cannot be loaded.
@@ -330,7 +329,7 @@ def fit_lessons(
     """Fit a policy to the lessons, and return its folder."""
     network = settings.policy.network
     model, tokenizer = open_new_policy(settings, network, lesson_texts(settings, pool, lessons))
-    rate = _START_RATE if settings.policy.start else _RATES.get(network.hidden, _RATES[64])
+    rate = _START_RATE if settings.policy.start else _RATES[network.hidden]
     groups = make_tuned_examples(settings, tokenizer, pool, lessons)
     batches = draw_groups(groups, BATCH, Random(f"teach {settings.seed}"))
     fit_examples(model, tokenizer, batches, steps, learning_rate=rate, is_over=is_over)
@@ -338,7 +337,7 @@ def fit_lessons(
 
 
 def add_random_lessons(lessons: Sequence[Lesson], pool: Pool, seed: int) -> list[Lesson]:
-    """Return the lessons, and random workflows for every ninth of their questions."""
+    """Return the lessons, and a random workflow for every ninth of their questions."""
     some = [task for task, _ in lessons[::_RANDOM_EVERY]]
     return [*lessons, *random_lessons(some, pool, seed)]
 

@@ -3,8 +3,8 @@
 `import_gguf` dequantises a file into a folder that transformers and the training stages can open.
 `export_gguf` writes a trained folder as a file that llama.cpp serves; vocabulary, chat template and
 hyperparameters are those of the file that the model came from. `export_adapter` writes a PEFT
-adapter, which llama.cpp loads with its base model. One server then serves several workers, and each
-request names its worker's adapter: `extra_body = { lora = [{ id = 0, scale = 1.0 }] }`.
+adapter, which llama.cpp loads with its base model. One server can then serve several workers: each
+request names its worker's adapter, with `extra_body = { lora = [{ id = 0, scale = 1.0 }] }`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from batuta.distribution import install_hint
@@ -39,13 +38,17 @@ from batuta.lab.train.model import DAMAGE, first_line, require_all_weights
 ORIGIN_FILE = "gguf.json"
 """File beside an imported model that names the GGUF file it came from."""
 BYTES_PER_PARAMETER = 10
-"""Memory per parameter during import: the fp32 weights twice, and the quantised ones."""
+"""Memory per parameter during import: fp32 weights twice, and quantised weights."""
 LLAMA = "llama"
 EXPORTED = {LLAMA: "LLAMA", "qwen2": "QWEN2"}
-"""Architectures that can be exported, as config.json names them, with gguf's name for each."""
+"""Architectures that can be exported: config.json's name, and gguf's."""
+WEIGHT_TYPES = ("F32", "F16", "BF16", "Q8_0")
+"""Types in which an exported model's weights can be stored."""
 _ROTATED = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
-"""Llama's projections with rows that GGUF stores in another order, and the config key of the number
-of heads of each. Qwen2's rows keep their order."""
+"""Llama's projections whose rows GGUF stores in another order, and the config key of the number of
+heads of each. Qwen2's rows keep their order."""
+_UNREADABLE = (OSError, ValueError, OverflowError, *DAMAGE)
+"""Errors of reading a file that is missing, damaged or of another kind."""
 
 
 def import_gguf(source: str, folder: Path | None = None) -> Path:
@@ -85,7 +88,7 @@ def _check_memory(path: Path) -> None:
 
     try:
         count = sum(int(np.prod(t.shape)) for t in GGUFReader(path).tensors)
-    except (ValueError, IndexError, KeyError, OverflowError, OSError):
+    except _UNREADABLE:
         raise ConfigError(f"{path} is damaged; download it again") from None
     needed, free = count * BYTES_PER_PARAMETER, available_memory()
     if needed > free:
@@ -105,7 +108,7 @@ def _read_model(path: Path) -> tuple[Any, Any]:
             folder, gguf_file=name, dtype=torch.float32, output_loading_info=True
         )
         model, report = loaded
-    except (OSError, ValueError, *DAMAGE) as error:
+    except _UNREADABLE as error:
         raise ConfigError(
             f"{path} is damaged or has an unknown architecture: {first_line(error)}"
         ) from None
@@ -139,12 +142,9 @@ def export_gguf(
 ) -> Path:
     """Write a trained folder as a GGUF file with the architecture and vocabulary of `like`.
 
-    If the folder is a conductor, its card is written beside the file, as OUT with `.json` in place
-    of `.gguf`.
-
-    The folder must have all weights in one safetensors file. `kind` is `F32`, `F16`, `BF16` or
-    `Q8_0`. Without `temperature` the card keeps the temperature of the
-    folder's card.
+    The folder must have all weights in one safetensors file. `kind` is one of `WEIGHT_TYPES`. If
+    the folder is a conductor, its card is written beside the file, as OUT with `.json` in place of
+    `.gguf`; its temperature changes only if `temperature` is given.
 
     Raises:
         ConfigError: the folder cannot be read or does not fit `like`, or a package is missing.
@@ -154,14 +154,14 @@ def export_gguf(
         raise ConfigError(f"writing a GGUF file needs gguf; install it: {install_hint('local')}")
     from gguf import GGMLQuantizationType, GGUFReader  # noqa: PLC0415 - an extra
 
+    if kind not in WEIGHT_TYPES:
+        raise ConfigError(f"weights can be stored as F32, F16, BF16 or Q8_0, not {kind}")
+    quantised = GGMLQuantizationType[kind]
     try:
-        quantised = GGMLQuantizationType[kind]
         config: Any = json.loads((folder / "config.json").read_text("utf-8"))
         weights = load_file(folder / "model.safetensors")
         original = GGUFReader(like)
-    except KeyError:
-        raise ConfigError(f"weights can be stored as F32, F16, BF16 or Q8_0, not {kind}") from None
-    except (OSError, ValueError, SafetensorError) as error:
+    except _UNREADABLE as error:
         raise ConfigError(f"{folder} and {like} cannot be read: {first_line(error)}") from None
     if not isinstance(config, dict) or config.get("model_type") not in EXPORTED:
         raise ConfigError(f"only Llama and Qwen2 models can be exported, not that of {folder}")
@@ -184,7 +184,7 @@ def export_gguf(
 def _gguf_tensors(
     weights: Mapping[str, torch.Tensor], config: Mapping[str, Any]
 ) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Yield every tensor with the name and the order of rows that GGUF gives it."""
+    """Yield GGUF's name and the array of every tensor, with its rows in GGUF's order."""
     from gguf import MODEL_ARCH, get_tensor_name_map  # noqa: PLC0415 - an extra
 
     kind = str(config["model_type"])
@@ -202,7 +202,7 @@ def _gguf_tensors(
 def rotate_rows(
     part: str, array: np.ndarray[Any, Any], config: Mapping[str, Any]
 ) -> np.ndarray[Any, Any]:
-    """Return the rows in GGUF's order if the projection is a rotated one, else unchanged."""
+    """Return the array with its rows in GGUF's order; only the projections in `_ROTATED` change."""
     if part not in _ROTATED:
         return array
     heads = int(config[_ROTATED[part]])
@@ -249,9 +249,9 @@ _SUFFIXES = {".lora_A.weight": ".lora_a", ".lora_B.weight": ".lora_b"}
 
 
 def export_adapter(folder: Path, like: Path, out: Path) -> Path:
-    """Write the adapter in half precision as a GGUF file.
+    """Write an adapter that PEFT saved in `folder` as a GGUF file in half precision.
 
-    `folder` is an adapter saved by PEFT, and `like` the GGUF file of its base model.
+    `like` is the GGUF file of its base model.
 
     Raises:
         ConfigError: the adapter does not fit the model or is not a plain LoRA, or a package is
@@ -267,8 +267,8 @@ def export_adapter(folder: Path, like: Path, out: Path) -> Path:
         weights = load_file(folder / ADAPTER_WEIGHTS)
         original = GGUFReader(like)
         rank, alpha = int(adapter["r"]), float(adapter["lora_alpha"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{folder} and {like} cannot be read: {error}") from None
+    except _UNREADABLE as error:
+        raise ConfigError(f"{folder} and {like} cannot be read: {first_line(error)}") from None
     fields = {field.name: field.contents() for field in original.fields.values()}
     if fields.get("general.architecture") != LLAMA:
         raise ConfigError(
@@ -292,7 +292,7 @@ def export_adapter(folder: Path, like: Path, out: Path) -> Path:
 def _adapter_tensors(
     weights: Mapping[str, torch.Tensor], heads: Mapping[str, Any], layers: int
 ) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Yield the A and B matrices of every layer with GGUF's names, and B's rows in GGUF's order."""
+    """Yield GGUF's name and the array of each A and B; the rows of B are in GGUF's order."""
     from gguf import MODEL_ARCH, get_tensor_name_map  # noqa: PLC0415 - an extra
 
     names = get_tensor_name_map(MODEL_ARCH.LLAMA, layers)
@@ -314,7 +314,7 @@ def _check_fit(
     folder: Path,
     like: Path,
 ) -> None:
-    """Check that each pair of A and B multiplies to a matrix of the model."""
+    """Check that the product of each pair of A and B has the shape of its matrix in the model."""
     stems = {name.rpartition(".lora_")[0] for name in tensors}
     for name in stems:
         down, up = tensors.get(f"{name}.lora_a"), tensors.get(f"{name}.lora_b")

@@ -1,8 +1,8 @@
-"""GRPO on TRL: the policy writes workflows, the engine runs them, the reward moves the weights.
+"""GRPO on TRL: the policy writes workflows, the engine runs them, and the reward trains the policy.
 
-The training follows the Conductor paper, sections 3.2 and 4.1, and adds to TRL's `GRPOTrainer` an
-asynchronous reward that conducts every completion, a sampler for small policies on CPU, and a loss
-that reads a prompt once for its whole group.
+The training follows the Conductor paper, sections 3.2 and 4.1. It adds to TRL's `GRPOTrainer` an
+asynchronous reward that conducts every completion, a sampler for small policies on a CPU, and a
+loss that reads a prompt once for its whole group.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class PromptCompletions:
 RunFirstRounds = Callable[
     [Sequence[tuple[Episode, PolicyDraft, int]], Any, int], "list[FirstRound | None]"
 ]
-"""Executes the first rounds of a step, given as (episode, draft, row), the trainer and the step;
-returns None for each draft that could not be parsed."""
+"""Executes first rounds, given as (episode, draft, row), with the trainer and the step; returns
+None for each draft that could not be parsed."""
 
 
 StartRollouts = Callable[[int, Mapping[str, Any], Any], None]
-"""Starts to execute the batch of a later step: the step, its rows, the trainer."""
+"""Starts to execute the batch of a later step, given the step, its rows and the trainer."""
 
 
 class StalePolicyTrainer(GRPOTrainer):
@@ -99,7 +99,7 @@ class StalePolicyTrainer(GRPOTrainer):
             super()._load_rng_state(checkpoint)
 
     def _require_paid_calls(self) -> None:
-        """Raise an error in every process if the budget refused any of them a call of this batch.
+        """Check that the budget refused no call of this batch to any process.
 
         Raises:
             CallRefusedError: a call was refused; all processes raise it, so that none waits for
@@ -110,7 +110,7 @@ class StalePolicyTrainer(GRPOTrainer):
             raise CallRefusedError
 
     def _log_beyond_limit(self, output: dict[str, Any]) -> None:
-        """Log the share of completions that are masked, or of tokens that are truncated."""
+        """Log the share of completions that are masked, or of tokens whose ratio is truncated."""
         whole = self.vllm_importance_sampling_mode.startswith("sequence")
         settings: Any = self.args
         found: Any = count_beyond_limit(
@@ -126,7 +126,7 @@ class StalePolicyTrainer(GRPOTrainer):
         self._metrics["train"][name].append(beyond / max(1, every))
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        """Save as TRL does, but raise StoreError if the disk is full."""
+        """Save as TRL does, but raise StoreError if the checkpoint cannot be written."""
         with report_unsaved(self.args.output_dir or "."):
             super()._save_checkpoint(*args, **kwargs)
 
@@ -134,11 +134,8 @@ class StalePolicyTrainer(GRPOTrainer):
 class SharedPromptTrainer(StalePolicyTrainer):
     """A `GRPOTrainer` that reads each distinct prompt once in a forward pass.
 
-    A group's completions share their prompt, which is more than half of the tokens, so the prompt's
-    keys and values are computed once and used by every completion, with gradients. The results are
-    the same; on a CPU a step's update takes less than half the time.
-
-    The policy is called without DDP's wrapper, so the trainer averages the gradients of several
+    `shared_prompt` computes the pass; on a CPU a step's update takes less than half the time. The
+    policy is called without DDP's wrapper, so the trainer averages the gradients of several
     processes itself, once a step.
     """
 
@@ -162,7 +159,7 @@ class SharedPromptTrainer(StalePolicyTrainer):
         """Return TRL's inputs, regrouped so that each prompt occurs in as few passes as possible.
 
         TRL shuffles the rows, so every pass would read nearly every prompt. All passes of a batch
-        belong to one step, and their order does not change its gradient.
+        belong to one step, so their order does not change its gradient.
         """
         before: Any = self._buffered_inputs
         inputs: Any = super()._prepare_inputs(generation_batch)
@@ -227,12 +224,12 @@ def gather_groups(parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 class RolloutFunction:
     """TRL's `rollout_func`: samples first rounds, and second rounds that continue some of them.
 
-    Each completion of a second round continues a different first round of the same question, which
-    is credited for the result; advantages are computed within a round (Conductor paper, section
-    3.3). A first draft that could not be parsed is replaced by another draft of its group.
+    Each completion of a second round continues a different first round of the same question, or
+    another one if that draft could not be parsed. The first round is credited for the result, and
+    advantages are computed within a round (Conductor paper, section 3.3).
 
-    With `optimiser.staleness` the batches of later steps are sampled ahead, and executed while
-    earlier steps are learned from.
+    With `optimiser.staleness` the batches of later steps are sampled ahead, and executed while the
+    policy learns from earlier batches.
     """
 
     def __init__(
@@ -263,7 +260,7 @@ class RolloutFunction:
         o = settings.optimiser
         self.ahead = AheadQueue(o.staleness, o.steps, self._write_ahead)
         self.taken: WrittenBatch | None = None
-        """The batch of this step, if older weights may have written it."""
+        """The batch of this step; None without `optimiser.staleness`."""
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
         """Return TRL's columns with one completion for each row of `prompts`.
@@ -289,7 +286,7 @@ class RolloutFunction:
         return rows
 
     def write_greedily(self, episodes: Sequence[Episode], trainer: Any) -> list[str]:
-        """Return the greedily sampled first-round draft of each question."""
+        """Return the policy's greedy first-round draft for each question."""
         texts = [
             render_chat_prompt(self._tokenizer, each.request(self._rendering)) for each in episodes
         ]
@@ -329,9 +326,7 @@ class RolloutFunction:
             scored = score_rows(trainer, rows, pad=pad, micro_batch=o.micro_batch)
         return WrittenBatch(step=step, version=version, rows=rows, logprobs=scored)
 
-    def _write(
-        self, groups: Sequence[tuple[int, int]], trainer: Any, step: int
-    ) -> dict[str, list[Any] | Any]:
+    def _write(self, groups: Sequence[tuple[int, int]], trainer: Any, step: int) -> dict[str, Any]:
         """Sample the completions of a step's groups, and return TRL's columns."""
         group = self._settings.optimiser.group
         first_episodes = [episode for episode, round_ in groups if round_ == 0]
@@ -346,8 +341,8 @@ class RolloutFunction:
             for e, mine in zip(second_episodes, roots, strict=True)
             for root in mine
         ]
-        # a process without a second round samples too: some engines collect the prompts of all
-        # processes and wait for the same number from each
+        # every process samples as many rows, as some engines collect the prompts of all processes
+        # and wait for the same number from each
         padding_rows = self._max_second_rows(trainer) - len(later)
         seed = self._sampling_seed(trainer, step, 1)
         each = self._sample([*later, *texts[:1] * padding_rows], trainer, seed=seed, group=1)
@@ -362,9 +357,9 @@ class RolloutFunction:
         )
 
     def _max_second_rows(self, trainer: Any) -> int:
-        """Return the maximum number of second-round rows of a process.
+        """Return the number of second-round rows to which each process pads its sample.
 
-        Return 0 if processes may sample different numbers of rows.
+        It is the maximum over the processes, or 0 if they may sample different numbers of rows.
         """
         o, processes = self._settings.optimiser, int(trainer.accelerator.num_processes)
         if o.sampler == "own" or processes == 1:
@@ -381,9 +376,9 @@ class RolloutFunction:
         *,
         step: int,
     ) -> list[list[FirstRound | None]]:
-        """Return, for each row of each second round, the first round that it continues.
+        """Execute first rounds, and return the one that each row of each second round continues.
 
-        All rows of a question are None if none of its first drafts could be parsed.
+        All rows of a question have None if none of its first drafts could be parsed.
         """
         group = self._settings.optimiser.group
         chosen: list[tuple[Episode, PolicyDraft, int]] = []
@@ -407,7 +402,7 @@ class RolloutFunction:
     def _sample(
         self, texts: Sequence[str], trainer: Any, *, seed: int, group: int, greedy: bool = False
     ) -> list[PromptCompletions]:
-        """Sample `group` completions for each text; `greedy` takes the likeliest tokens."""
+        """Sample `group` completions for each text; `greedy` takes the most likely tokens."""
         if not texts:
             return []
         o = self._settings.optimiser
@@ -453,7 +448,7 @@ class RolloutFunction:
         *,
         roots: Mapping[int, Sequence[FirstRound | None]],
     ) -> dict[str, Any]:
-        """Return TRL's columns, one entry a row, with those that the reward needs."""
+        """Return TRL's columns and those that the reward needs, with one entry for each row."""
         rows: dict[str, list[Any]] = {"prompt_ids": [], "completion_ids": [], "root": []}
         logprobs: list[list[float]] = []
         for number, round_ in groups:
@@ -488,7 +483,7 @@ def sample_greedily(trainer: Any) -> Iterator[None]:
 
 
 def share_roots(roots: Sequence[FirstRound | None]) -> list[FirstRound | None]:
-    """Return each row's first round, or another row's where it is None; all None if all are."""
+    """Return each row's first round, or another row's if a row has None; all None if all have."""
     able = [root for root in roots if root is not None]
     if not able:
         return [None] * len(roots)

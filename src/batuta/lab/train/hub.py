@@ -57,7 +57,7 @@ def upload_policy(hub: HubSettings, policy: Path, environ: Mapping[str, str] = o
         api.upload_folder(
             repo_id=hub.repo, folder_path=policy, commit_message="The policy after training"
         )
-    except Exception as error:  # noqa: BLE001 - the HTTP library below raises its own
+    except Exception as error:  # noqa: BLE001 - its HTTP library raises errors of its own
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise SourceError(
             f"{policy} is trained, but could not be uploaded to {hub.repo}: {reason}; try again "
@@ -71,12 +71,12 @@ def find_reachable(
 ) -> tuple[str, str | None]:
     """Return the folder or hub id, and the revision, from which to load a model.
 
-    Without a connection the libraries retry for half a minute for each file of a model, even if it
-    is cached. So the hub is called once, and if it cannot be reached, the model's folder in the
-    cache is returned. A local folder is returned unchanged.
+    Without a connection the libraries retry for half a minute for each file of a model, even if the
+    file is cached. So the hub is called once, and if it cannot be reached, the model's folder in
+    the cache is returned, with None. A local folder is returned unchanged.
 
-    If they are None, `revision` is the latest one, `hub` the one that the environment names, and
-    `cache` the folder that the libraries use.
+    None stands for the latest `revision`, the `hub` that the environment names, and the `cache`
+    that the libraries use.
 
     Raises:
         OSError: the hub cannot be reached and the cache does not have the model.
@@ -87,7 +87,7 @@ def find_reachable(
         (hub or HfApi()).model_info(start, revision=revision, timeout=_HUB_SECONDS)
     except (HfHubHTTPError, HFValidationError):
         return start, revision  # loading the model reports the error
-    except Exception:  # noqa: BLE001 - the errors of whichever HTTP library it uses
+    except Exception:  # noqa: BLE001 - its HTTP library raises errors of its own
         try:
             return snapshot_download(
                 start, revision=revision, cache_dir=cache, local_files_only=True

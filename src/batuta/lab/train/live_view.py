@@ -31,10 +31,9 @@ from batuta.rendering.console import new_table
 REFRESH_SECONDS = 1.0
 """Seconds between two reads of the folder."""
 STALL_SECONDS = 120.0
-"""Seconds without a new line of metrics, besides the time of three steps, after which a run counts
-as stopped."""
+"""A run counts as stopped after these seconds and the time of three steps without new metrics."""
 RECENT_STEPS = 10
-"""Number of last steps over which the time is averaged."""
+"""Number of last steps whose time is averaged."""
 BAR_CHARACTERS = "▁▂▃▄▅▆▇█"
 WIDTH = 48
 """Maximum characters of a curve."""
@@ -187,7 +186,7 @@ def _known_mean(values: Sequence[float | None]) -> float | None:
 
 
 def describe_time(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Say how long the last steps took, and the shares of sampling, running and updating."""
+    """Return the mean time of the last steps, and its shares: sampling, running and updating."""
     recent = [line for line in lines[-RECENT_STEPS:] if line.get("step_time")]
     if not recent:
         return "no step was timed"

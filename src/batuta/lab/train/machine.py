@@ -1,7 +1,7 @@
-"""Estimates a training's memory, and finds out what the machine lacks, without loading weights.
+"""Estimates a training's memory, and finds what the machine lacks, without loading weights.
 
-Weights, gradients and Adam's two moments are exact. Activations are estimated from the tensors that
-a Qwen2 decoder layer keeps for its backward pass, per token.
+The bytes of weights, gradients and Adam's two moments are exact. Those of activations are estimated
+from the tensors that a Qwen2 decoder layer keeps for its backward pass, per token.
 """
 
 # the libraries' own annotations leave arguments untyped:
@@ -26,17 +26,16 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Qwe
 
 from batuta.distribution import package_hint
 from batuta.environment import host_memory
-from batuta.lab.task_sources import REHEARSAL
+from batuta.lab.task_sources import REHEARSAL, WORLD2
 from batuta.lab.train.adapters import add_adapters, find_adapters
-from batuta.lab.train.device import linear_weights
+from batuta.lab.train.device import freeze_lower_layers, linear_weights
 from batuta.lab.train.settings import LoraSettings, NetworkSettings, TrainSettings
 
 FP32, BF16 = 4, 2
 """Bytes per number."""
 GIB = 2**30
 _EXTRAS = {"vllm": "'trl[vllm]'"}
-"""The requirement to install for a package, if it is not the package itself: TRL supports only
-some versions of vLLM."""
+"""The requirement to install instead of a package: TRL supports only some versions of vLLM."""
 KNOWN_ARCHITECTURES = {
     "Qwen/Qwen2.5-7B-Instruct": Qwen2Config(
         vocab_size=152_064,
@@ -89,7 +88,7 @@ class MemoryEstimate:
     generation: int
     """Bytes that generation needs; with a colocated vLLM, vLLM's share of the device."""
     generation_stays: bool
-    """True if that memory stays occupied during the update, as with a colocated vLLM."""
+    """True if that memory stays occupied during the update: a colocated vLLM that never sleeps."""
     host: int
     """Bytes of weights, gradients and moments in the host's memory, for each device; 0 unless they
     are offloaded."""
@@ -156,8 +155,12 @@ class ParameterCount(NamedTuple):
     """Parameters in linear layers that are not trained."""
 
 
-def count_parameters(config: PreTrainedConfig, lora: LoraSettings | None) -> ParameterCount:
-    """Count the network's parameters.
+def count_parameters(
+    config: PreTrainedConfig, lora: LoraSettings | None = None, upper_layers: int | None = None
+) -> ParameterCount:
+    """Count the parameters of a network of which adapters, or the upper layers, are trained.
+
+    Without both, all parameters are trained.
 
     Raises:
         ConfigError: no layer of the network matches `lora.targets`.
@@ -165,6 +168,8 @@ def count_parameters(config: PreTrainedConfig, lora: LoraSettings | None) -> Par
     with torch.device("meta"):
         bare: Any = AutoModelForCausalLM.from_config(config)
         model: torch.nn.Module = add_adapters(bare, lora) if lora else bare
+        if lora is None:
+            freeze_lower_layers(model, upper_layers)
     sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
     trained = sum(size for size, learns in sizes if learns)
     frozen = sum(w.numel() for w in linear_weights(model) if not w.requires_grad)
@@ -187,7 +192,8 @@ def estimate_memory(
     Raises:
         ConfigError: no layer of the network matches `lora.targets`.
     """
-    numbers = count_parameters(config, settings.policy.lora)
+    o, policy = settings.optimiser, settings.policy
+    numbers = count_parameters(config, policy.lora, policy.upper_layers)
     shards = devices.processes if devices.sharded else 1
     trained_bytes = FP32 * numbers.trained // shards
     held = [FP32 * numbers.total // shards, trained_bytes, 2 * trained_bytes]
@@ -205,7 +211,7 @@ def estimate_memory(
         generation=_generation_bytes(
             settings, config, prompt_tokens, devices, device_bytes=device_bytes
         ),
-        generation_stays=settings.optimiser.sampler == "vllm-colocate",
+        generation_stays=o.sampler == "vllm-colocate" and not o.vllm_sleep,
         host=sum(held) if devices.offloaded else 0,
     )
 
@@ -216,26 +222,27 @@ def _working_copy_bytes(
     """Return the bytes of the bf16 copy of the weights, beside the fp32 weights.
 
     Sharded weights are gathered for about two layers at a time. Autocast keeps a copy of the
-    trained weights for the whole pass; weights that adapters leave frozen are stored in bf16
-    already.
+    trained weights for the whole pass; weights that adapters leave frozen are stored in bf16, and
+    those of frozen lower layers are copied only while they are used.
     """
     if not settings.policy.bf16:
         return 0
     if devices.sharded:
         return 2 * BF16 * numbers.total // _config_size(config, "num_hidden_layers")
-    return BF16 * (numbers.total if settings.policy.lora is None else numbers.trained)
+    return BF16 * numbers.trained
 
 
 def _activation_bytes(
     settings: TrainSettings, config: PreTrainedConfig, prompt_tokens: int, devices: Devices
 ) -> int:
     """Return the bytes that the forward pass of one micro-batch keeps for its backward pass."""
-    o = settings.optimiser
-    hidden, layers = _config_size(config, "hidden_size"), _config_size(config, "num_hidden_layers")
+    o, policy = settings.optimiser, settings.policy
+    hidden, every = _config_size(config, "hidden_size"), _config_size(config, "num_hidden_layers")
+    layers = min(every, (None if policy.lora else policy.upper_layers) or every)
     shared = o.shares_prompts
     groups = max(1, o.micro_batch // o.group)
     tokens = (groups if shared else o.micro_batch) * prompt_tokens + o.micro_batch * o.completion
-    wide = BF16 if settings.policy.bf16 else FP32
+    wide = BF16 if policy.bf16 else FP32
     inside = 4 * _config_size(config, "intermediate_size") + 2 * kv_width(config)
     layer = 8 * FP32 * hidden + wide * inside
     if o.gradient_checkpointing:
@@ -245,7 +252,7 @@ def _activation_bytes(
         return tokens * layers * layer
     logits = 2 * FP32 * _config_size(config, "vocab_size") * o.micro_batch * o.completion
     # each completion attends to its own copy of the shared prompt's keys and values
-    spread = 2 * wide * hidden * layers * o.micro_batch * prompt_tokens
+    spread = 2 * wide * hidden * every * o.micro_batch * prompt_tokens
     return tokens * layers * layer + logits + spread
 
 
@@ -257,7 +264,7 @@ def _generation_bytes(
     *,
     device_bytes: int | None,
 ) -> int:
-    """Return the bytes of a step's keys and values and of reading its prompts, or vLLM's share."""
+    """Return the bytes of a step's keys and values and of prompt reading, or vLLM's share."""
     o = settings.optimiser
     if o.sampler == "vllm-server":
         return 0
@@ -273,7 +280,7 @@ def _generation_bytes(
 
 
 def kv_width(config: PreTrainedConfig) -> int:
-    """Return how many numbers a token's keys have in one layer, and its values as well."""
+    """Return the width of a token's keys in one layer, which is that of its values too."""
     heads = _config_size(config, "num_attention_heads")
     kept = int(getattr(config, "num_key_value_heads", None) or heads)
     width = int(getattr(config, "head_dim", None) or _config_size(config, "hidden_size") // heads)
@@ -347,18 +354,23 @@ def vllm_problem(installed: str) -> str | None:
 
 
 def divisibility_problems(settings: TrainSettings, processes: int) -> list[str]:
-    """Return a sentence for each number of a step that cannot be divided among the processes."""
+    """Return the sentences of `question_problem` and `completion_problem`."""
     problems = question_problem(settings, processes), completion_problem(settings, processes)
     return [*filter(None, problems)]
 
 
 def question_problem(settings: TrainSettings, processes: int) -> str | None:
-    """Return a sentence if a step's questions cannot be divided among the processes, else None."""
+    """Return a sentence if a step's questions are too few or cannot be divided, else None.
+
+    Each of several processes has whole pairs of a first round and its second round.
+    """
     questions = settings.optimiser.questions
-    second_rounds = settings.recursion.count_second_rounds(questions)
-    if not questions % processes and not (second_rounds and (questions // processes) % 2):
+    if settings.recursion.share and questions == 1:
+        return "recursion.share needs at least two optimiser.questions a step"
+    has_pairs = processes > 1 and settings.recursion.share > 0
+    if not questions % (2 * processes if has_pairs else processes):
         return None
-    pairs = " in pairs of a first and a second round" if second_rounds else ""
+    pairs = " in pairs of a first and a second round" if has_pairs else ""
     return f"optimiser.questions = {questions} cannot be divided among {processes} processes{pairs}"
 
 
@@ -374,7 +386,7 @@ def completion_problem(settings: TrainSettings, processes: int) -> str | None:
 
 
 def hardware_problems(settings: TrainSettings, devices: Devices) -> list[str]:
-    """Return a sentence for each thing that this machine lacks, and each conflict of settings."""
+    """Return a sentence for each missing GPU, and for each setting that cannot work here."""
     o, found = settings.optimiser, list[str]()
     cuda = torch.cuda.device_count()
     if needs_gpu(settings) and cuda < devices.local_processes:
@@ -400,7 +412,7 @@ def node_problems(settings: TrainSettings, devices: Devices) -> list[str]:
             f"optimiser.vllm_server = {o.vllm_server} is a loopback address, but "
             f"{devices.nodes} nodes use it; set it to the vLLM node's address"
         )
-    if pool.journal is True and pool.source.partition(":")[0] != REHEARSAL:
+    if pool.journal is True and pool.source.partition(":")[0] not in {REHEARSAL, WORLD2}:
         found.append(
             f"pool.journal = true keeps calls in a file, which {devices.nodes} nodes cannot share: "
             "set it to postgresql://…"

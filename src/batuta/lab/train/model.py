@@ -27,7 +27,12 @@ from batuta.embedded.policy import ConductorCard, is_policy
 from batuta.environment import available_memory
 from batuta.errors import ConfigError, StoreError
 from batuta.lab.train.adapters import add_adapters, attach_adapters, find_adapters, merge_adapters
-from batuta.lab.train.device import choose_attention, place_model, without_adapters
+from batuta.lab.train.device import (
+    choose_attention,
+    freeze_lower_layers,
+    place_model,
+    without_adapters,
+)
 from batuta.lab.train.hub import find_reachable
 from batuta.lab.train.machine import (
     FP32,
@@ -44,8 +49,8 @@ SPLIT_PATTERN = (
     r'(?:"?\]\n)?(?:model_id|subtasks|access_list) = \[+"?'
     r"| ?\d| ?[A-Za-z]+| ?[^\sA-Za-z\d]+(?: [^\sA-Za-z\d]+)*|\s+"
 )
-"""Matches the parts of a text that may become one token: the frame of the lists, a digit, a word, a
-run of symbols, or white space."""
+"""Matches the parts of a text that may become one token: a list's frame, a digit, a word, a run of
+symbols, or white space."""
 
 PAD, END = "<|pad|>", "<|end|>"
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
@@ -55,7 +60,7 @@ ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
 def make_tokenizer(texts: Iterable[str], size: int = 1024) -> PreTrainedTokenizerFast:
     """Train a byte-level BPE tokenizer of at most `size` tokens, which can encode any text.
 
-    `size` is at least 256 bytes and 5 special tokens.
+    It has at least 261 tokens: the 256 bytes and 5 special tokens.
     """
     tokenizer = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(SPLIT_PATTERN), "isolated")
@@ -80,16 +85,15 @@ def make_tokenizer(texts: Iterable[str], size: int = 1024) -> PreTrainedTokenize
 
 
 LOGPROB_TOLERANCE = 1e-2
-"""Maximum difference, in nats, of a token's log-probability from the one of transformers."""
+"""Maximum difference in nats between a token's log-probability here and in transformers."""
 _GENERIC_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
-"""The class of tokenizers defined by tokenizer.json alone, as this transformers and older ones name
-it."""
+"""Names, in this and older versions of transformers, of tokenizers that tokenizer.json defines."""
 
 
 def make_model(tokenizer: Any, **sizes: int) -> Qwen2ForCausalLM:
     """Return a Qwen2 with random fp32 weights, tied embeddings and the tokenizer's vocabulary.
 
-    `sizes` are other fields of `NetworkSettings`.
+    `sizes` are the other fields of `NetworkSettings`.
     """
     network = NetworkSettings(vocabulary=len(tokenizer), **sizes)
     ends = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
@@ -99,7 +103,7 @@ def make_model(tokenizer: Any, **sizes: int) -> Qwen2ForCausalLM:
 def make_policy(texts: Iterable[tuple[str, str]], network: NetworkSettings) -> tuple[Any, Any]:
     """Return a network with random weights, on the training device, and its tokenizer.
 
-    The tokenizer is trained on the texts, pairs of a prompt and a draft.
+    The tokenizer is trained on `texts`, pairs of a prompt and a draft.
     """
     tokenizer = make_tokenizer((text for pair in texts for text in pair), network.vocabulary)
     model = make_model(tokenizer, **network.model_dump(exclude={"vocabulary"}))
@@ -176,9 +180,9 @@ def first_line(error: Exception) -> str:
 
 
 def require_all_weights(report: Mapping[str, Any], source: object) -> None:
-    """Check that no weights are missing: transformers would fill them with random numbers.
+    """Check that no weights are missing, as transformers would fill them with random numbers.
 
-    `report` is what transformers reports about loading.
+    `report` is the loading info of transformers.
 
     Raises:
         ConfigError: weights are missing.
@@ -211,7 +215,7 @@ def _check_room(start: str, revision: str | None) -> None:
     config = read_architecture(start, revision)
     if config is None:
         return
-    needed = FP32 * count_parameters(config, None).total
+    needed = FP32 * count_parameters(config).total
     if needed > (free := available_memory()):
         raise ConfigError(
             f"the weights of {start} take {needed / GIB:.1f} GiB in fp32 and {free / GIB:.1f} GiB "
@@ -219,21 +223,11 @@ def _check_room(start: str, revision: str | None) -> None:
         )
 
 
-def freeze_lower_layers(model: Any, upper_layers: int | None) -> None:
-    """Train only the uppermost layers and the last norm; None trains everything."""
-    if upper_layers is None:
-        return
-    decoder: Any = without_adapters(model).get_decoder()
-    model.requires_grad_(requires_grad=False)
-    for part in (*decoder.layers[-upper_layers:], decoder.norm):
-        part.requires_grad_(requires_grad=True)
-
-
 def load_trainable(start: str, settings: TrainSettings) -> tuple[Any, Any]:
-    """Load a policy and its tokenizer for a single-process stage, and freeze what is not trained.
+    """Load a policy and its tokenizer for a single-process stage, on the GPU if there is one.
 
-    The settings say which LoRA adapters, or how many upper layers, are trained. The model is placed
-    on the GPU if there is one.
+    Only the LoRA adapters or the upper layers that the settings name are trainable; without both,
+    everything is.
 
     Raises:
         ConfigError: the policy does not exist, is damaged, does not fit in memory, or has an
@@ -265,8 +259,8 @@ def check_own_sampler(model: Any, start: str) -> None:
 def check_shared_prompts(model: Any, start: str) -> None:
     """Check that the single-process stages compute the model's loss correctly.
 
-    The stages read a prompt once for its drafts and multiply the last state by the output matrix;
-    some models transform the logits further, or cache something other than keys and values.
+    These stages read a prompt once for its drafts and take the output matrix's product as logits.
+    Some models transform the logits further, or cache something other than keys and values.
 
     Raises:
         ConfigError: the loss would be wrong.
@@ -293,9 +287,9 @@ def check_shared_prompts(model: Any, start: str) -> None:
 def read_tokenizer(start: str, revision: str | None = None) -> Any:
     """Load the tokenizer of a folder or hub id as it was saved.
 
-    Adapters without a tokenizer have the tokenizer of their base model. `AutoTokenizer` splits text
-    as Qwen2 does for every folder of a Qwen2 model, whatever its tokenizer.json says; a small
-    policy was not trained on such tokens.
+    Adapters without a tokenizer have the tokenizer of their base model. A tokenizer made from
+    scratch is not loaded by `AutoTokenizer`, which splits text as Qwen2 does for every folder of a
+    Qwen2 model, whatever its tokenizer.json says.
 
     Raises:
         ConfigError: tokenizer_config.json is not a JSON object, or the adapters do not name their
@@ -341,7 +335,7 @@ def find_policy_start(settings: TrainSettings, stage: str = "conductor") -> str 
 
 
 def require_policy_start(settings: TrainSettings, stage: str = "conductor") -> str:
-    """Return what `find_policy_start` finds.
+    """Return the result of `find_policy_start`.
 
     Raises:
         ConfigError: there is nothing to start from.
@@ -385,7 +379,7 @@ def save_stage(model: Any, tokenizer: Any, settings: TrainSettings, stage: str) 
 
 
 def merge_policy(adapters: Path, out: Path) -> Path:
-    """Merge a policy's adapters into its model and write it in fp32, with its card if it has one.
+    """Merge a policy's adapters into its model and write it to `out` in fp32, with any card.
 
     Raises:
         ConfigError: the folder has no adapters or is `out` itself, or the adapters or their model
@@ -397,7 +391,7 @@ def merge_policy(adapters: Path, out: Path) -> Path:
             f"{adapters} has no PEFT adapters: name the folder of a policy with policy.lora"
         )
     if out.resolve() == adapters.resolve():
-        raise ConfigError("--out is the folder of the adapters themselves: choose another one")
+        raise ConfigError("--out is the folder of the adapters themselves: choose another folder")
     model, tokenizer = load_policy(str(adapters), None)
     try:
         model.save_pretrained(out)

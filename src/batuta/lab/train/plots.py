@@ -121,9 +121,9 @@ def metric_points(lines: Sequence[Mapping[str, Any]], key: str) -> list[Point]:
 
 
 def running_mean(points: Sequence[Point]) -> list[Point]:
-    """Return each step with the mean of its value and of the values shortly before it.
+    """Return each step with the mean of its value and the values shortly before.
 
-    The mean is over `SMOOTHING_SHARE` of the points, and over fewer at the beginning.
+    The mean is over `SMOOTHING_SHARE` of the points, and over fewer points at the beginning.
     """
     back = max(1, round(len(points) * SMOOTHING_SHARE))
     return [

@@ -20,7 +20,7 @@ import torch
 from transformers import AutoTokenizer, PreTrainedConfig
 
 from batuta.clients import HttpTransport, find_provider, provider_key
-from batuta.clients.providers import has_url_override
+from batuta.clients.providers import LOCAL, has_url_override
 from batuta.config.load import DISCOVER_POOL, load_config
 from batuta.config.loaded import LoadedConfig
 from batuta.config.settings import Settings
@@ -30,7 +30,6 @@ from batuta.core import Pool, Task, TaskId
 from batuta.core.token_estimate import estimate_tokens
 from batuta.environment import host_memory
 from batuta.errors import BatutaError, ConfigError
-from batuta.lab.task_sources import REHEARSAL, WORLD2
 from batuta.lab.train.adapters import check_continuation, find_adapters
 from batuta.lab.train.bill import (
     CostEstimate,
@@ -65,6 +64,7 @@ from batuta.lab.train.questions import draw_questions
 from batuta.lab.train.run_folder import METRICS_FILE, read_jsonl
 from batuta.lab.train.sampler import architecture_problem
 from batuta.lab.train.settings import TrainSettings
+from batuta.plugins import plugin_names
 
 MAX_PROMPTS = 500
 """Maximum number of prompts that are measured."""
@@ -79,9 +79,9 @@ CALLS_PER_WORKER = 32
 def check_training(
     settings: TrainSettings, environ: Mapping[str, str] = os.environ, calls: int = 0
 ) -> Preflight:
-    """Report what the training needs and lacks; unusable settings are reported, not raised.
+    """Report what the training needs and lacks; settings that cannot be used are reported too.
 
-    About `calls` real calls of workers correct the estimated cost; 0 spends nothing.
+    `calls` real calls of workers correct the estimated cost; 0 spends nothing.
     """
     found = Preflight()
     loaded, call_slots = _check_pool(settings, environ, found)
@@ -96,11 +96,10 @@ def check_training(
         *filter(None, [budget_problem(settings), hub_problem(settings.hub, environ)]),
     ]
     if devices.nodes > 1:
-        each = f"{devices.local_processes} processes each"
-        found.add("nodes", devices.nodes, "count", each)
+        found.add("nodes", devices.nodes, "count", f"{devices.local_processes} processes each")
         found.notes.append(
             f"{settings.output} must be the same folder on all {devices.nodes} nodes: the first "
-            "one writes checkpoints there and all resume from them"
+            "node writes checkpoints there, and all nodes resume from them"
         )
     memory = _check_memory(settings, config, prompt, devices, found=found)
     if asked and loaded:
@@ -131,7 +130,7 @@ def check_training(
             found.add("wall time", round(seconds * steps, 1), "seconds", f"{steps} steps")
     if done := len(read_jsonl(settings.output / METRICS_FILE)):
         found.notes.append(
-            f"{settings.output} has a run of {done} steps; --resume continues it, without "
+            f"{settings.output} has a run of {done} steps: with --resume it is continued, without "
             "--resume it is overwritten"
         )
     return found
@@ -145,7 +144,7 @@ def _correct_by_calls(
     *,
     found: Preflight,
 ) -> CostEstimate:
-    """Correct the estimate by real calls; if none can be made, return `assumed` and note why."""
+    """Return the estimate corrected by real calls, or `assumed` and a note why it is not."""
     if assumed.depth is None:
         found.notes.append("no call was made, as the run in this folder is a better basis")
         return assumed
@@ -170,12 +169,15 @@ def _correct_by_calls(
 def _check_pool(
     settings: TrainSettings, environ: Mapping[str, str], found: Preflight
 ) -> tuple[LoadedConfig | None, int]:
-    """Load the workers, even if keys are missing; return them and their total concurrency."""
+    """Load the pool, even if keys are missing, and return it with its workers' total concurrency.
+
+    The pool is None if it cannot be loaded.
+    """
     path = Path(settings.pool.source)
     try:
         kind = settings.pool.source.partition(":")[0]
-        named = kind not in {REHEARSAL, WORLD2, DISCOVER_POOL}
-        workers = read_settings(path, Settings).workers if named else ()
+        is_file = kind not in {*plugin_names("pool"), LOCAL, DISCOVER_POOL}
+        workers = read_settings(path, Settings).workers if is_file else ()
         lacking = list(dict.fromkeys(_missing_keys(workers, environ)))
         found.missing += [f"{name} is not set; a worker of {path} needs it" for name in lacking]
         loaded = anyio.run(
@@ -203,7 +205,7 @@ async def _load_pool(settings: TrainSettings, environ: Mapping[str, str]) -> Loa
 
 
 def _missing_keys(workers: Sequence[WorkerSetting], environ: Mapping[str, str]) -> list[str]:
-    """Return the environment variables that workers need and that are not set."""
+    """Return the names of environment variables that hold the workers' keys and are not set."""
     names: list[str] = []
     for worker in workers:
         provider = find_provider(worker.provider)
@@ -221,7 +223,7 @@ def _missing_keys(workers: Sequence[WorkerSetting], environ: Mapping[str, str]) 
 def _plan_episodes(
     settings: TrainSettings, config: LoadedConfig | None, found: Preflight
 ) -> list[Episode]:
-    """Return the training's episodes, with placeholders for questions that cannot be loaded."""
+    """Return the training's episodes, placeholders for missing questions; none without a pool."""
     pool: Pool | None = config and config.pool
     try:
         tasks = draw_questions(settings)
@@ -235,9 +237,9 @@ def _plan_episodes(
 def _check_policy(
     settings: TrainSettings, environ: Mapping[str, str], found: Preflight
 ) -> PreTrainedConfig | None:
-    """Return the policy's architecture, and report what must be made or downloaded first.
+    """Return the policy's architecture, and report a policy that is missing or cannot be used.
 
-    None means that the architecture is unknown on this machine.
+    The architecture is None if it is not known on this machine.
     """
     start = find_policy_start(settings)
     if start is None:
@@ -246,7 +248,7 @@ def _check_policy(
             "warmup` and the same settings, or name one as policy.start"
         )
         return new_architecture(settings.policy.network)
-    start, revision = _model_behind(settings, start, found)
+    start, revision = _base_model(settings, start, found)
     config = read_architecture(start, revision)
     local = Path(start).is_dir()
     if config is None and not local:
@@ -273,8 +275,8 @@ def _check_policy(
     return config
 
 
-def _model_behind(settings: TrainSettings, start: str, found: Preflight) -> tuple[str, str | None]:
-    """Return the model to load and its revision: for adapters, those of their base model.
+def _base_model(settings: TrainSettings, start: str, found: Preflight) -> tuple[str, str | None]:
+    """Return the model at `start`, or the base model of adapters there, and its revision.
 
     Adapters that do not match `policy.lora` are reported.
     """
@@ -304,9 +306,9 @@ def _check_prompts(
     config: PreTrainedConfig | None,
     found: Preflight,
 ) -> int:
-    """Return the tokens of the longest first-round prompt, and report if it does not fit.
+    """Return the tokens of the longest of `MAX_PROMPTS` first-round prompts; 0 without episodes.
 
-    The number is 0 if there are no episodes.
+    A prompt that does not fit in the policy's positions with a completion is reported.
     """
     start = find_policy_start(settings)
     try:
@@ -348,7 +350,7 @@ def _check_memory(
 ) -> MemoryEstimate | None:
     """Add the memory to the forecast, and report if the device has too little.
 
-    None means that the memory cannot be estimated.
+    The estimate is None if the architecture is not known or the adapters match no layer.
     """
     if config is None:
         found.add("parameters", None, "count", "the architecture is not known on this machine")
@@ -364,7 +366,9 @@ def _check_memory(
     many = f", 1 of {devices.processes} shards" if devices.sharded else ""
     many += ", in the host's memory" if devices.offloaded else ""
     found.add("parameters", memory.parameters, "count", "counted")
-    found.add("trained", memory.trainable, "count", "LoRA" if settings.policy.lora else "all")
+    upper = settings.policy.upper_layers
+    kind = "LoRA" if settings.policy.lora else f"the upper {upper} layers" if upper else "all"
+    found.add("trained", memory.trainable, "count", kind)
     frozen = ", frozen matrices in bf16" if keeps_frozen_narrow(settings, devices) else ""
     found.add("weights", memory.weights, "bytes", f"fp32{frozen}{many}")
     found.add("gradients", memory.gradients, "bytes", f"fp32{many}")

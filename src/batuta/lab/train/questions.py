@@ -1,9 +1,9 @@
-"""The questions of a whole training in order, drawn from the curriculum's mix step by step."""
+"""The questions of a whole training in order, drawn from the mixes of the curriculum."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import cycle, islice
+from itertools import cycle, islice, pairwise
 from random import Random
 
 import anyio
@@ -19,8 +19,8 @@ from batuta.lab.train.settings import CurriculumStage, TrainSettings
 
 RUNS_SOURCE = "runs"
 """Source of the scored runs of the default store; `runs:PATH` names another store."""
-_KEPT_BACK_SEED = 5_000_011
-"""Added to the seed of held-out questions; a stage of the curriculum adds its first step."""
+_HELD_OUT_SEED = 5_000_011
+"""Added to the seed for held-out questions, where a stage of the curriculum adds its first step."""
 _SPARE = 4
 """Questions drawn for each held-out question, as some are drawn twice."""
 _DRAW_FACTORS = (1, 2, 4, 8, 16)
@@ -30,9 +30,9 @@ FILE_LIMIT = 1_000_000
 
 
 def draw_held_out(settings: TrainSettings) -> list[Task]:
-    """Return the different held-out questions on which the training is evaluated.
+    """Return at most `evaluation.questions` different questions on which the training is evaluated.
 
-    There are at most `evaluation.questions`; none if `evaluation.every` is 0.
+    The list is empty if `evaluation.every` is 0.
 
     Raises:
         ConfigError: a source does not exist or has no question left.
@@ -44,7 +44,7 @@ def draw_held_out(settings: TrainSettings) -> list[Task]:
     for stage in () if mix else settings.curriculum:
         for name, weight in stage.tasks.items():
             mix[name] = mix.get(name, 0.0) + weight
-    seed = settings.seed * 7919 + _KEPT_BACK_SEED
+    seed = settings.seed * 7919 + _HELD_OUT_SEED
     found = {text_key(task.question): task for task in draw_mix(mix, _SPARE * e.questions, seed)}
     return list(found.values())[: e.questions]
 
@@ -66,18 +66,17 @@ def draw_questions(settings: TrainSettings) -> list[Task]:
         ConfigError: a source does not exist or has no question left.
         SourceError: a benchmark or a file cannot be used.
     """
-    total = settings.optimiser.steps * settings.optimiser.questions
     mixed, without = list[Task](), held_out_keys(settings)
     for stage, steps in _stage_steps(settings.curriculum, settings.optimiser.steps):
         count = steps * settings.optimiser.questions
         mixed += draw_mix(stage.tasks, count, settings.seed * 7919 + stage.step, without)
-    return mixed[:total]
+    return mixed
 
 
 def draw_mix(
     mix: Mapping[str, float], count: int, seed: int, without: frozenset[str] = frozenset()
 ) -> list[Task]:
-    """Draw `count` training questions of a mix of sources, except those with a key in `without`.
+    """Draw `count` training questions of a mix of sources, none with a `text_key` in `without`.
 
     Raises:
         ConfigError: a source does not exist or has no question left.
@@ -90,7 +89,7 @@ def draw_mix(
 
 
 def draw_others(name: str, count: int, seed: int, without: frozenset[str]) -> list[Task]:
-    """Draw `count` training questions of the source, except those with a key in `without`.
+    """Draw `count` training questions of the source, none with a `text_key` in `without`.
 
     If there are fewer different questions, they are repeated.
 
@@ -116,11 +115,10 @@ def _stage_steps(
     curriculum: Sequence[CurriculumStage], steps: int
 ) -> list[tuple[CurriculumStage, int]]:
     """Return each stage with the number of its steps; the first stage begins at step 0."""
-    ordered = sorted(curriculum, key=lambda stage: stage.step)
-    ends = [*(stage.step for stage in ordered[1:]), steps]
+    starts = [0, *(stage.step for stage in curriculum[1:]), steps]
     return [
-        (stage, max(0, min(end, steps) - (stage.step if number else 0)))
-        for number, (stage, end) in enumerate(zip(ordered, ends, strict=True))
+        (stage, max(0, min(end, steps) - start))
+        for stage, (start, end) in zip(curriculum, pairwise(starts), strict=True)
     ]
 
 

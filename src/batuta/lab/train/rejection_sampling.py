@@ -1,8 +1,8 @@
 """Rejection sampling: the policy is fitted to its own workflows that gave correct answers.
 
 A stage between the SFT warm-up and reinforcement learning (expert iteration, weighted as in
-reward-weighted regression). Which random workflows succeed depends on the question, so maximum
-likelihood, which fits the whole conditional distribution, teaches the policy to read the question;
+reward-weighted regression). Which random workflows succeed depends on the question. Maximum
+likelihood fits the whole conditional distribution, and so teaches the policy to read the question;
 a policy gradient from a random start first finds one workflow for all questions.
 """
 
@@ -43,9 +43,9 @@ RejectionListener = Callable[[str, int, int, dict[str, float]], None]
 QUESTIONS_AT_ONCE = 48
 """Number of questions for which workflows are sampled together."""
 ACCEPT_EVERY = 4
-"""One in this many drafts of a second round accepts the answer, whatever the policy writes."""
+"""One of every so many drafts of a second round is replaced by one that accepts the answer."""
 _FULL_COST_STEP = 2**31
-"""A step at which the whole cost is charged."""
+"""The step passed to the reward, so late that the whole cost is charged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +79,14 @@ class RejectionContext:
 
 
 def run_rejection_sampling(settings: TrainSettings, on_progress: RejectionListener) -> Path:
-    """Sample workflows, run them, and fit the policy to the successful ones, in several rounds.
+    """Sample workflows, run them, and fit the policy to the correct ones, in several rounds.
 
     The policy's folder is returned.
 
     Raises:
         ConfigError: the settings cannot be carried out.
         SourceError: a file of questions cannot be used.
+        StoreError: the policy or the journal cannot be written.
         BudgetSpentError: `pool.max_usd` does not suffice.
     """
     if not settings.rejection.rounds:
@@ -97,11 +98,7 @@ def run_rejection_sampling(settings: TrainSettings, on_progress: RejectionListen
     model, tokenizer = load_trainable(start, settings)
     pool = asyncio.run(load_pool(settings))
     context = RejectionContext(
-        settings=settings,
-        model=model,
-        tokenizer=tokenizer,
-        on_progress=on_progress,
-        pool=pool,
+        settings=settings, model=model, tokenizer=tokenizer, on_progress=on_progress, pool=pool
     )
     asyncio.run(_run_rounds(context, RunFolder(settings.output)))
     return save_stage(model, tokenizer, settings, "rejection")
@@ -118,13 +115,8 @@ async def _run_rounds(context: RejectionContext, folder: RunFolder) -> None:
     context = replace(context, budget=opening.budget)
     try:
         for number, (tasks, seed) in enumerate(zip(asked, seeds, strict=True)):
-            episodes = make_episodes(
-                tasks,
-                context.pool,
-                settings=settings.pool,
-                seed=seed,
-                word_dropout=settings.prompt.hidden,
-            )
+            hidden = settings.prompt.hidden
+            episodes = make_episodes(tasks, context.pool, settings.pool, seed, word_dropout=hidden)
             kept = await _sample_round(context, runner, episodes, number)
             await asyncio.to_thread(_fit_policy, context, kept, number)
     finally:
@@ -162,7 +154,7 @@ async def _sample_round(
 async def _continue_groups(
     context: RejectionContext, runner: RolloutRunner, part: Sequence[DraftGroup], number: int
 ) -> list[DraftGroup]:
-    """Return the groups; `recursion.share` of them now continue a first round of the policy."""
+    """Return the groups, of which about `recursion.share` now continue a first round."""
     settings = context.settings
     rng = Random(f"rejection {settings.seed} {number} again {part[0].episode.number}")
     chosen = [at for at in range(len(part)) if rng.random() < settings.recursion.share]
@@ -182,7 +174,7 @@ async def _continue_groups(
 
 
 def _check_budget(rollouts: Sequence[GradedRollout], budget: TrainingBudget | None) -> None:
-    """Check that the budget, if there is one, refused no call."""
+    """Raise BudgetSpentError if the budget refused a call."""
     if budget is not None and any(each.refused for each in rollouts):
         raise BudgetSpentError(
             f"{describe_spending(budget)}; finished calls are kept: raise pool.max_usd and run the "
@@ -193,9 +185,9 @@ def _check_budget(rollouts: Sequence[GradedRollout], budget: TrainingBudget | No
 def keep_right_drafts(
     prompts: Sequence[str], rollouts: Sequence[GradedRollout], group: int, shorter: float
 ) -> list[TrainingExample]:
-    """Return the drafts with a correct answer and a weight above 0, of groups of `group` drafts.
+    """Return the drafts with a correct answer and a weight above 0.
 
-    `shorter` is the factor of `draft_weights`.
+    `rollouts` has `group` adjacent drafts for each prompt; `shorter` is that of `draft_weights`.
     """
     kept: list[TrainingExample] = []
     for number, prompt in enumerate(prompts):
@@ -220,7 +212,7 @@ def _sample_drafts(
         drafts = [draft for one in part for draft in random_drafts(context, one)]
     else:
         drafts = _write_drafts(context, part, prompts=prompts, group=group, number=number)
-    for at, one in enumerate(part):  # the policy cannot learn to accept if it never does
+    for at, one in enumerate(part):  # a policy that never accepts cannot learn to accept
         if one.root:
             accepting = [PolicyDraft(text=ACCEPTED, root=one.root)] * (group // ACCEPT_EVERY)
             drafts[at * group : at * group + len(accepting)] = accepting
@@ -292,7 +284,7 @@ def replace_missing_workers(
 
 
 def random_drafts(context: RejectionContext, one: DraftGroup) -> list[PolicyDraft]:
-    """Return a group of random workflows, like those that the policy writes after the warm-up."""
+    """Return a group of random drafts, like those of the policy after the SFT warm-up."""
     settings, pool = context.settings, one.episode.pool
     rng = Random(f"rejection {settings.seed} {one.episode.number} {one.episode.task.id}")
     revises = one.root is not None
@@ -308,7 +300,7 @@ def random_drafts(context: RejectionContext, one: DraftGroup) -> list[PolicyDraf
 
 
 def _fit_policy(context: RejectionContext, kept: Sequence[TrainingExample], number: int) -> None:
-    """Fit the policy to the kept drafts, drawn by their weights, if there are any."""
+    """Fit the policy to the kept drafts, drawn by weight, if there are any."""
     rejection = context.settings.rejection
     steps = rejection.steps
 
@@ -333,7 +325,7 @@ def _fit_policy(context: RejectionContext, kept: Sequence[TrainingExample], numb
 def _draw_batches(
     kept: Sequence[TrainingExample], rejection: RejectionSettings, rng: Random
 ) -> Iterator[list[TrainingExample]]:
-    """Yield batches drawn by weight, without end."""
+    """Yield endless batches of drafts drawn by weight."""
     weights = [one.weight for one in kept]
     while True:
         yield [one._replace(weight=1.0) for one in rng.choices(kept, weights, k=rejection.batch)]

@@ -3,11 +3,11 @@
 By default the reward is that of the Conductor paper, section 3.2: 0 for a malformed draft, 0.5 for
 a valid workflow with a wrong answer, 1 for a correct answer. Deviations: a cost may be subtracted
 for correct answers (xRouter, Router-R1), more of it on easy questions (adaptive length penalty); a
-completion affected by a worker's outage is left out of its group instead of scoring 0.
+completion affected by a worker's outage is left out of its group instead of earning 0.
 
 `run_reward` computes the base reward and the cost of one run, `scheduled_cost_weight` the schedule
-of the cost, `right_shares` how easy a question is, and `mix_rewards` the share of a second round's
-reward that its first round gets; `rollouts` takes the mean over executions. Rejection sampling uses
+of the cost, and `right_shares` the ease of a question. `mix_rewards` gives a first round a share of
+its second rounds' rewards, and `rollouts` takes the mean over executions. Rejection sampling uses
 `draft_weights` instead.
 """
 
@@ -28,8 +28,8 @@ def run_reward(
 ) -> float | None:
     """Return the reward of a run; None after an outage or a cancellation.
 
-    An answer that could not be graded has the reward of a wrong answer. `grade` is None if there is
-    no answer; `cost_weight`, 0 to 1, is the part of the cost that is charged at this step.
+    An answer that could not be graded has the reward of a wrong answer, as has a run without an
+    answer, whose `grade` is None. `cost_weight`, 0 to 1, is the part of the cost that is charged.
     """
     decision = run.rounds[-1].decision if run.rounds else None
     if isinstance(decision, MalformedPlan):
@@ -48,17 +48,17 @@ def run_reward(
 
 
 def has_infrastructure_failure(run: Run) -> bool:
-    """Return whether the run was cancelled or affected by an outage, as evaluations count it."""
+    """Return whether the run was cancelled or had an outage, as evaluations define it."""
     if run.outcome is Outcome.CANCELLED:
         return True
     return any(find_step_outage(step) is not None for step in run.steps)
 
 
 def round_cost(run: Run, settings: RewardSettings) -> float:
-    """Return the cost of the run's last round, divided by `settings.unit`.
+    """Return the cost of the run's last round in units of `settings.unit`.
 
-    Tokens and dollars include the draft's, calls are those of workers. The cost is 0 if
-    `settings.cost` is `none`.
+    Tokens and dollars include the draft's; calls are steps. The cost is 0 if `settings.cost` is
+    `none`.
     """
     last = run.rounds[-1]
     usage = sum((step.usage for step in last.steps), last.decision.draft.usage)
@@ -71,7 +71,7 @@ def round_cost(run: Run, settings: RewardSettings) -> float:
 
 
 def scheduled_cost_weight(step: int, settings: RewardSettings) -> float:
-    """Return the part of the cost that is charged at that step, 0 to 1."""
+    """Return the part of the cost, 0 to 1, that is charged at `step`, counted from 0."""
     return min(1.0, max(0.0, (step + 1 - settings.from_step) / settings.ramp))
 
 
@@ -80,8 +80,8 @@ def right_shares(
 ) -> list[float]:
     """Return, for each workflow, the accuracy of its group's executions.
 
-    `groups` is the group of each workflow; executions without a reward are left out, and a group
-    without other executions has the accuracy 0.
+    `groups` has the group of each workflow. Executions without a reward are left out; a group that
+    has no other executions has the accuracy 0.
     """
     scores: dict[Hashable, list[float]] = {group: [] for group in groups}
     for group, parts in zip(groups, executions, strict=True):
@@ -99,7 +99,7 @@ def mix_rewards(
     A first round's reward becomes (1 - discount) times its own reward plus `discount` times the
     mean reward of the second rounds that continue it (Conductor paper, section 3.3).
 
-    `first_rows` has, for each second round, the row of its first round, and None for first rounds.
+    `first_rows` has the row of the first round for each second round, and None for first rounds.
     """
     later: dict[int, list[float]] = {}
     for value, row in zip(rewards, first_rows, strict=True):
@@ -114,7 +114,7 @@ def mix_rewards(
 
 
 def draft_weights(calls: Sequence[int], draft_count: int, shorter: float) -> list[float]:
-    """Return the weight of each correct draft of a question; `calls` are the calls of each.
+    """Return the weight of each correct draft of a question; `calls` has the calls of each.
 
     The shortest correct draft has the value 1, each further call divides the value by `shorter`
     (at least 1), and a wrong draft has the value 0. The weights sum to 1 minus the mean value of

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from asyncio import Lock
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from batuta.core import MalformedPlan, Outcome
+from batuta.core import AcceptedAnswer, MalformedPlan, Outcome
 from batuta.errors import WorkerLostError
 from batuta.lab.evals.outage import lost_reply, outage_reason
 from batuta.lab.train.episodes import Episode
@@ -22,7 +22,7 @@ RolloutListener = Callable[[int, Sequence[GradedRollout]], None]
 """Called with the step, from 0, and its executed completions."""
 
 MOST_LOST_STEPS = 3
-"""Consecutive steps without any reward, because of outages, after which training ends."""
+"""Consecutive steps in which no workflow is rewarded, after which the training ends."""
 EASY_LEVEL, HARD_LEVEL = 1, 6
 """Maximum difficulty of an easy question, and minimum difficulty of a hard one."""
 
@@ -63,7 +63,9 @@ class RewardFunction:
         prompt_tokens: Sequence[int] | None = None,
         **_: Any,
     ) -> list[float | None]:
-        """Return the reward of every completion; a completion with None is left out of its group.
+        """Return the reward of every completion; TRL leaves those with None out of their group.
+
+        Rows of one group must be adjacent.
 
         Raises:
             WorkerLostError: several steps in a row had no reward, as workers do not answer.
@@ -80,27 +82,27 @@ class RewardFunction:
             )
         else:
             rollouts = await asyncio.wrap_future(running)
-        rewards = [each.reward for each in rollouts]
+        rewards = mix_rewards(
+            [each.reward for each in rollouts],
+            [start and start.row for start in roots],
+            self._settings.recursion.discount,
+        )
         self.refused = any(each.refused for each in rollouts)
         if self.refused:  # `StalePolicyTrainer` ends the training before it learns from them
             return rewards
         self._check_workers(step, rollouts)
-        groups = [
-            (number, start and start.row) for number, start in zip(episode, roots, strict=True)
-        ]
-        figures = rollout_metrics(rollouts) | {"no_spread": share_without_spread(groups, rewards)}
-        for name, value in figures.items():
+        no_spread = share_without_spread(rewards, self._settings.optimiser.group)
+        for name, value in (rollout_metrics(rollouts) | {"no_spread": no_spread}).items():
             log_metric(name, value)
         log_metric("time/playing", time.perf_counter() - began)
         self._on_rollouts(step, rollouts)
-        return mix_rewards(
-            rewards,
-            [root and root.row for root in roots],
-            self._settings.recursion.discount,
-        )
+        return rewards
 
     def _check_workers(self, step: int, rollouts: Sequence[GradedRollout]) -> None:
-        """Raise WorkerLostError after `MOST_LOST_STEPS` steps without a reward."""
+        """Raise WorkerLostError after `MOST_LOST_STEPS` steps in which no workflow was rewarded.
+
+        Malformed drafts, which are rewarded without a call, do not count.
+        """
         found = [one for one in rollouts if one.run.rounds and one.run.rounds[-1].workflow]
         is_lost = bool(found) and all(one.reward is None for one in found)
         self._lost_steps = self._lost_steps + 1 if is_lost else 0
@@ -116,7 +118,7 @@ class RewardFunction:
     def start_rollouts(
         self, step: int, rows: Mapping[str, Any], texts: Sequence[str], loop: Any
     ) -> None:
-        """Start to execute and grade the batch of a later step, which awaits the result.
+        """Start to execute and grade the batch of `step`, which awaits the result when it comes.
 
         `rows` are TRL's columns, `texts` the completions, and `loop` the event loop to run in.
         """
@@ -129,7 +131,7 @@ class RewardFunction:
         )
 
     async def cancel(self) -> None:
-        """Cancel the rollouts of later steps and wait for them; runs in their event loop."""
+        """Cancel the rollouts of later steps and wait until they end, in their event loop."""
         running = [asyncio.wrap_future(each) for each in self._running.values()]
         self._running.clear()
         for each in running:
@@ -146,19 +148,14 @@ class RewardFunction:
         read: Sequence[int],
         roots: Sequence[FirstRound | None],
     ) -> list[tuple[Episode, PolicyDraft]]:
+        first_drafts = [root and root.draft for root in roots]
+        rows = zip(numbers, texts, read, ids, first_drafts, strict=True)
         return [
             (
                 self._episodes[number],
-                PolicyDraft(
-                    text=text,
-                    prompt_tokens=tokens,
-                    tokens=len(mine),
-                    root=start and start.draft,
-                ),
+                PolicyDraft(text=text, prompt_tokens=tokens, tokens=len(mine), root=root),
             )
-            for number, text, tokens, mine, start in zip(
-                numbers, texts, read, ids, roots, strict=True
-            )
+            for number, text, tokens, mine, root in rows
         ]
 
     async def _run_batch(
@@ -191,12 +188,15 @@ class RewardFunction:
         *,
         step: int | None = None,
     ) -> list[GradedRollout]:
-        """Execute drafts and wait for them; `step` determines the charged cost, None: this step."""
-        counted = int(trainer.state.global_step) if step is None else step
+        """Execute drafts and wait until they end.
+
+        `step` determines the part of the cost that is charged; None is the trainer's current step.
+        """
+        charged_step = int(trainer.state.global_step) if step is None else step
 
         async def run_all() -> list[GradedRollout]:
             runner = await self._open_runner_once()
-            return await runner.run_drafts(drafts, seeds, counted)
+            return await runner.run_drafts(drafts, seeds, charged_step)
 
         return asyncio.run_coroutine_threadsafe(run_all(), trainer.async_loop).result()
 
@@ -210,16 +210,14 @@ class RewardFunction:
         return ((self._settings.seed * 100_003 + step) * 10_007 + row) % 2**31
 
 
-def share_without_spread(groups: Sequence[Hashable], rewards: Sequence[float | None]) -> float:
-    """Return the share of groups in which all rewards are equal, those of None left out.
+def share_without_spread(rewards: Sequence[float | None], group: int) -> float:
+    """Return the share of the groups, each of `group` adjacent rows, whose known rewards are equal.
 
-    Advantages in such groups are 0. TRL's own figure (`frac_reward_zero_std`) is the same only if
-    advantages are divided by the spread of their group.
+    Advantages in such groups are 0. TRL's own figure (`frac_reward_zero_std`) is another one if
+    `optimiser.scale` is `batch`: it then compares the rewards of the whole batch.
     """
-    earned: dict[Hashable, set[float | None]] = {}
-    for group, reward in zip(groups, rewards, strict=True):
-        earned.setdefault(group, set()).add(reward)
-    return sum(len(values - {None}) < 2 for values in earned.values()) / len(earned)  # noqa: PLR2004 - two differ
+    groups = [set(rewards[at : at + group]) - {None} for at in range(0, len(rewards), group)]
+    return sum(len(values) < 2 for values in groups) / len(groups)  # noqa: PLR2004 - two differ
 
 
 def is_continuable(rollout: GradedRollout) -> bool:
@@ -233,9 +231,9 @@ def _completion_text(completion: Any) -> str:
 
 
 def rollout_metrics(rollouts: Sequence[GradedRollout]) -> dict[str, float]:
-    """Return the mean figures of a step's rollouts, as the metrics file has them.
+    """Return the means and shares of a step's rollouts, named as in the metrics file.
 
-    Dollars are left out if a call's price is unknown.
+    Dollars are left out if a call's price is unknown, and a kind of question if none was asked.
     """
     valid = [each for each in rollouts if each.run.rounds and each.run.rounds[-1].workflow]
     counted = [each for each in rollouts if each.reward is not None]
@@ -267,9 +265,9 @@ def _second_round_metrics(rollouts: Sequence[GradedRollout]) -> Mapping[str, flo
     second = [each for each in rollouts if each.draft.root]
     if not second:
         return {}
-    accepting = [each for each in second if each.run.rounds[-1].workflow is None]
+    last = [each.run.rounds[-1].decision for each in second if each.run.rounds]
     return {
-        "second/stands": len(accepting) / len(second),
+        "second/stands": sum(isinstance(each, AcceptedAnswer) for each in last) / len(second),
         "second/right": _mean_or_zero([float((e.grade and e.grade.score) or 0.0) for e in second]),
     }
 

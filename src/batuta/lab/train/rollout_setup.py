@@ -1,4 +1,4 @@
-"""Opens the workers and the judge of rollouts from names alone, as any machine can."""
+"""Opens the workers and the judge of rollouts from their names, which suffice on any machine."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class RolloutSetup:
     journal: str | None
     """A file, or the URL of a PostgreSQL database; None if calls are not kept."""
     scope: str
-    """The training's folder, within which a database's calls are shared."""
+    """The training's folder, whose name marks its calls in a database."""
     seconds: float | None
-    """Seconds that a run may take; None for the pool's own limit."""
+    """Maximum seconds of a run; None for the pool's own limit."""
     judge: str | None = None
-    """The worker that grades answers which no rule decides."""
+    """The worker that grades answers which no rule decides; None if there is none."""
     processes: int = 1
-    """Number of processes that open the setup and call workers at the same time."""
+    """Number of processes that call workers at the same time and divide their limits."""
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Callable[[DraftOrder], Awaitable[Executions]]]:
@@ -88,7 +88,7 @@ class RolloutSetup:
         grade = await stack.enter_async_context(open_answer_grader(self.kinds, judge_client))
 
         async def judge(task: Task, answer: str) -> Grade:
-            """Grade with the grader of the task's source if the source has one."""
+            """Grade by the task's source if it has a grader, else by the task's own grader."""
             own = find_source_grader(task)
             return await grade(task, answer) if own is None else own(task, answer)
 
@@ -98,7 +98,7 @@ class RolloutSetup:
         return DraftRunner(clients=clients, judge=judge, rendering=self.rendering, limits=limits)
 
     def _report_changed_workers(self, clients: Mapping[WorkerId, Client]) -> None:
-        """Report workers that have another model than when the folder was created."""
+        """Report workers that have another model than when the folder was last used."""
         folder = Path(self.scope)
         if not folder.is_dir():  # a folder on another machine
             return
@@ -156,7 +156,7 @@ class RolloutRunnerFactory:
         """The budget of the calls, once a runner is open; None before, or if there is no limit."""
 
     def warn_if_emptied(self) -> None:
-        """Warn about each empty record of paid calls, before a run resumes."""
+        """Warn about a journal or list of paid calls that is empty when a run resumes."""
         journal = self._setup.journal
         warn_if_emptied(*filter(None, [journal]), *paid_files(self._folder))
 
@@ -166,7 +166,7 @@ class RolloutRunnerFactory:
         Raises:
             ConfigError: the executor does not exist, its machines share no journal, or the budget
                 cannot be enforced.
-            BatutaError: the pool, the journal or the grader cannot be opened.
+            BatutaError: the executor, the pool, the journal or the grader cannot be opened.
         """
         pool = self._settings.pool
         if problem := budget_problem(self._settings):

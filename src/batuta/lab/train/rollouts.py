@@ -59,10 +59,10 @@ class GradedRollout:
     run: Run
     """The first execution."""
     grade: Grade | None
-    """The grade of the first execution; None if it gave no answer."""
+    """The grade of the first execution; None if it had no answer."""
     reward: float | None
-    """Mean reward of the executions; None if outages affected all of them: the completion is then
-    left out of its group."""
+    """Mean reward of the executions that have one; None if outages affected all of them: the
+    completion is then left out of its group."""
     refused: bool = False
     """True if the training's budget refused a call of the executions."""
 
@@ -100,7 +100,7 @@ class DraftRunner:
     judge: AnswerGrader
     rendering: PromptOptions
     limits: Limits = Limits()
-    """The limits of a run, except rounds: a draft of a second round has two, another draft one."""
+    """The limits of a run; its rounds are two for a draft of a second round, and one otherwise."""
 
     async def run_order(self, order: DraftOrder) -> Executions:
         """Execute the draft `order.times` times, one execution after another."""
@@ -108,7 +108,7 @@ class DraftRunner:
         return [await self._run_draft(order, seed) for seed in seeds]
 
     async def _run_draft(self, order: DraftOrder, seed: int) -> tuple[Run, Grade | None]:
-        """Execute the draft once, after its first round if it is a second round, with that seed."""
+        """Execute the draft once, after its first round's draft if it has one."""
         draft = order.draft
         conductor = LLMConductor(name="policy", client=DraftClient(draft), rendering=self.rendering)
         first = draft.root and LLMConductor(
@@ -130,11 +130,11 @@ class DraftRunner:
 
 @dataclass(frozen=True, slots=True)
 class OpenedDraftRunner:
-    """The job of a runner that is already open in this process."""
+    """An executor's job for a runner that is already open in this process."""
 
     runner: DraftRunner
     slots: anyio.Semaphore | None = None
-    """Limits the concurrent orders of all batches together; None: only each batch has a limit."""
+    """Limits the concurrent orders of all batches together; None: each batch has a limit alone."""
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Callable[[DraftOrder], Awaitable[Executions]]]:
@@ -163,14 +163,9 @@ class RolloutRunner:
 
         `step` determines the part of the cost that is charged.
         """
+        times = self.rewards.executions
         orders = [
-            DraftOrder(
-                task=episode.task,
-                pool=episode.pool,
-                draft=draft,
-                seed=seed,
-                times=self.rewards.executions,
-            )
+            DraftOrder(task=episode.task, pool=episode.pool, draft=draft, seed=seed, times=times)
             for (episode, draft), seed in zip(drafts, seeds, strict=True)
         ]
         found: dict[int, Executions] = {}

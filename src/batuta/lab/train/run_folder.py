@@ -22,7 +22,8 @@ METRICS_FILE, SAMPLES_FILE, SETTINGS_FILE = "metrics.jsonl", "samples.jsonl", "s
 EVALUATION_FILE = "evaluation.jsonl"
 WANDB_FILE = "wandb-id.txt"
 STOP_FILE, STOPPED_FILE = "stop", "stopped"
-"""A file of the first name requests the end of a training; it gets the second name at the end."""
+"""Name of the file that requests the end of a training, and its name once the training has
+ended."""
 
 
 class RunFolder:
@@ -62,7 +63,7 @@ class RunFolder:
             (self.path / name).write_text(text + "\n", encoding="utf-8")
 
     def rewind(self, step: int) -> None:
-        """Discard what was written after that step, checkpoints included."""
+        """Discard the metrics, evaluations, samples and checkpoints of the steps after `step`."""
         begun = step or -1  # a training that starts over evaluates its start again
         kept_of = ((METRICS_FILE, step), (EVALUATION_FILE, begun), (SAMPLES_FILE, step - 1))
         for name, last in kept_of:  # samples are counted from 0
@@ -86,7 +87,7 @@ class RunFolder:
         self._add_lines(METRICS_FILE, [line])
 
     def add_evaluation(self, line: Mapping[str, Any]) -> None:
-        """Append a policy's figures on the held-out questions."""
+        """Append the figures of an evaluation."""
         self._add_lines(EVALUATION_FILE, [line])
 
     def keep_wandb_id(self, wandb_id: str, *, resume: bool) -> str:
@@ -102,15 +103,16 @@ class RunFolder:
         return chosen
 
     def add_samples(self, step: int, rollouts: Iterable[GradedRollout]) -> None:
-        """Append some workflows of a step, as they were drafted, executed and graded."""
+        """Append executed and graded workflows of a step."""
         self._add_lines(SAMPLES_FILE, [rollout_record(step, each) for each in rollouts])
 
     def log_losses(self, stage: str) -> Callable[[int, float, float | None], None]:
         """Return a function that appends a step's number, loss and seconds to a file.
 
         The file is `STAGE.jsonl`. Existing lines from the first reported step on are dropped, so a
-        resumed stage has one line per step. The function takes the step, the loss of its
-        drafts, and the loss of its drills or None; it raises StoreError if the disk is full.
+        resumed stage has one line per step. The function takes the step, the loss of its drafts (or
+        drills, if it has no drafts), and the loss of its drills or None. It raises StoreError if
+        the file cannot be written.
         """
         began, name, has_begun = monotonic(), f"{stage}.jsonl", False
 
@@ -134,7 +136,7 @@ class RunFolder:
                 file.writelines(_to_json(line) + "\n" for line in lines)
 
     def _keep_lines(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Replace the content of a file by these lines; on a full disk the file is not changed."""
+        """Replace the content of a file by `lines`; on a full disk the file is not changed."""
         path, new = self.path / name, self.path / f"{name}.new"
         with report_unwritable(path):
             new.write_text("".join(_to_json(line) + "\n" for line in lines), encoding="utf-8")
@@ -155,7 +157,7 @@ def finite_figures(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rollout_record(step: int, rollout: GradedRollout) -> dict[str, Any]:
-    """Return a rollout as the samples file keeps it."""
+    """Return a rollout as a line of the samples file."""
     task, run = rollout.episode.task, rollout.run
     return {
         "step": step,

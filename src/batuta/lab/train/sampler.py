@@ -3,8 +3,8 @@
 Generation dominates training, above all on a CPU. A group's completions continue the same prompt,
 so its keys and values are computed once and shared: attention scores against them are one matrix
 product per question, and only the completions' own keys are stored per row. Rows get copies of the
-prompt's keys only after other rows have ended. The sampler supports Qwen2 and Llama, which have
-the same layers; other architectures are sampled by transformers.
+prompt's keys only once other rows are dropped. The sampler supports Qwen2 and Llama, which have
+the same layers; transformers samples from other architectures.
 
 Axes: Q prompts, P tokens of a prompt, B rows (completions), T tokens of a completion, D hidden.
 """
@@ -41,11 +41,11 @@ _THOUGHT = re.compile(r"<think(?:ing)?>\s*\Z", re.IGNORECASE)
 _THOUGHT_TOKENS = 12
 """Number of tokens at a prompt's end in which an opened thought is searched for."""
 COMPACT_SHARE = 0.25
-"""Share of rows that have ended above which those rows are dropped from the batch."""
+"""Share of ended rows above which they are dropped from the batch."""
 
 
 class ListEndDetector:
-    """Detects when a draft's last list is closed; what follows is not parsed.
+    """Detects when a draft's last list is closed; later text is not parsed.
 
     Without this check an entropy bonus would reward any text after the lists.
     """
@@ -96,9 +96,9 @@ def eval_mode(model: torch.nn.Module) -> Iterator[None]:
 def narrow_weights(model: torch.nn.Module) -> Iterator[None]:
     """Store the matrices of linear layers in autocast's precision within the block.
 
-    Autocast would convert them again for every sampled token, which takes longer than the products
-    themselves. The results are the same. A matrix that is tied to the embedding table stays in
-    fp32, as embeddings are read in fp32. Without autocast nothing changes.
+    Autocast would convert them again for every sampled token, which takes longer than the matrix
+    products. The results are the same. A matrix that is tied to the embedding table stays in fp32,
+    as embeddings are read in fp32. Without autocast nothing changes.
     """
     device: str = next(model.parameters()).device.type
     if not torch.is_autocast_enabled(device):
@@ -158,12 +158,12 @@ class Sampler:
             prompts: the token ids of each prompt.
             group: the number of completions of each prompt.
             max_tokens: the maximum number of tokens of a completion, the end token included.
-            temperature: 0 takes the likeliest token.
+            temperature: the sampling temperature; 0 takes the most likely token.
             generator: the random number generator, on the CPU.
 
         Returns:
-            The token ids of each completion, a group after the other. An end token follows a draft
-            that the detector ends.
+            The token ids of each completion, one group after another. A completion that ended
+            before `max_tokens` has an end token, also if the detector ended it.
         """
         with eval_mode(self._model), narrow_weights(self._model):
             decoding = _Decoding(
@@ -228,7 +228,10 @@ class GenerateSampler:
         temperature: float,
         generator: torch.Generator,
     ) -> list[list[int]]:
-        """Sample as `Sampler.sample` does, but read a prompt again for each of its completions."""
+        """Sample as `Sampler.sample` does, but read a prompt again for each of its completions.
+
+        torch's global generator is seeded from `generator`.
+        """
         found: list[list[int]] = []
         ends = end_tokens(self.model, self.tokenizer)
         asked = GenerationConfig(
@@ -313,8 +316,8 @@ _MATCHED: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
 def own_sampler_problem(model: Any) -> str | None:
     """Return why our own sampler does not support the model; None if it does.
 
-    Each model's logits are compared once with those of transformers, as a model type alone does
-    not guarantee them.
+    The logits of each model are compared once with those of transformers, as the model's type does
+    not guarantee that they are equal.
     """
     problem = architecture_problem(model.config)
     if problem is None and type(model).__name__ not in OWN_ARCHITECTURES.values():
@@ -378,7 +381,7 @@ def _head_of(head: torch.nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 class _Decoding:
-    """The state of one batch: shared keys of the prompts (Q) and own keys of the rows (B).
+    """The state of one batch: keys and values of the prompts (Q), and those of the rows (B).
 
     `first` are the logits after the prompts, (B, vocabulary).
     """
@@ -423,7 +426,7 @@ class _Decoding:
         self.own_values = [torch.empty(shape, device=self.device) for _ in cache.layers]
 
     def keep(self, kept_B: Tensor) -> None:
-        """Keep only the rows of the mask; each then has a copy of its prompt's keys and values."""
+        """Keep only the rows of the mask, each with a copy of its prompt's keys and values."""
         kept_B = kept_B.to(self.device)
         rows = torch.arange(len(kept_B), device=self.device)
         which = rows.div(self.group, rounding_mode="floor")[kept_B]

@@ -27,7 +27,6 @@ class SelectorTraining:
     name: str
     workers: int
     training_questions: int
-    """Number of training questions."""
     held_out_questions: int
     """Number of random questions to which the selector was not fitted."""
     credit: float
@@ -70,8 +69,8 @@ def train_selector(
 ) -> SelectorTraining:
     """Fit a selector on four fifths of the questions, measure it on the rest, and save it.
 
-    If the history has the answers of each run, a cascade is fitted and saved too. Both are written
-    into the folder `out`.
+    If the history has the answers of each run, a cascade is fitted and measured too. Both are saved
+    in the folder `out`.
 
     Raises:
         SourceError: the history has too few questions, or lacks the costs that the recipe needs.

@@ -77,15 +77,14 @@ class PolicySettings(_Section):
     """The model that is trained."""
 
     start: str = ""
-    """A folder or hub id of a causal language model; empty: a network made from scratch."""
+    """A folder or hub id of a causal language model; empty: the SFT warm-up makes a network."""
     network: NetworkSettings = NetworkSettings()
     lora: LoraSettings | None = None
     upper_layers: PositiveInt | None = None
     """Train only this many of the uppermost layers, and the last norm; None trains everything. On a
     CPU most of the time is spent on the backward pass through the layers."""
     bf16: bool = False
-    """Computes in bfloat16, on a GPU or on a CPU that supports it (AMX); the weights that the
-    optimiser changes stay in fp32."""
+    """Computes in bfloat16, on a GPU or a CPU that supports it (AMX); trained weights stay fp32."""
     revision: str | None = None
     """The revision of a hub id; None: the latest."""
 
@@ -95,11 +94,16 @@ class CurriculumStage(_Section):
 
     step: NonNegativeInt = 0
     tasks: Mix = Field(default={"rehearsal": 1.0}, min_length=1)
-    """Weight of each source: `rehearsal[:family][:from-to]`, a JSONL file, or `runs[:store]`."""
+    """Weight of each source: `rehearsal[:family][:from-to]`, `world2[:family][:from-to]`, a
+    benchmark, a JSONL file, or `runs[:store]`."""
+
+
+def _order_stages(stages: list[CurriculumStage]) -> list[CurriculumStage]:
+    return sorted(stages, key=lambda stage: stage.step)
 
 
 class PoolSettings(_Section):
-    """The workers, and which of them each question lists."""
+    """The workers, and the selection of workers that each question lists."""
 
     source: str = "rehearsal"
     """The pool as `batuta ask --pool` names it."""
@@ -112,16 +116,16 @@ class PoolSettings(_Section):
     permute: bool = False
     """Lists the workers in a random order, drawn for each question."""
     concurrency: PositiveInt = 256
-    """Maximum number of runs that are executed concurrently."""
+    """Maximum number of concurrent runs of each training process."""
     seconds: PositiveFloat | None = None
     """Maximum seconds of a run; None: the limit in the pool's own `[limits]`."""
     max_usd: Decimal | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Dollars that the training may pay workers, over all its stages and resumptions in the output
     folder. The maximum cost of a call is reserved before the call, and the training ends with a
-    checkpoint if too little remains. Several processes have equal parts. None: no limit."""
+    checkpoint if too little remains. Each process has an equal part. None: no limit."""
     journal: bool | str = True
     """Keeps every finished call, so that no call is paid twice: in the training's folder (true), or
-    in the database of a postgresql://… URL, which all machines share."""
+    in the database of a postgresql://… URL, which all machines share. False keeps none."""
     executor: str = "local"
     """Where runs are executed: `local`, `ray`, `ray:local` or `ray:HOST:PORT`."""
     processes: PositiveInt | None = None
@@ -150,14 +154,15 @@ class RewardSettings(_Section):
     malformed: float = 0.0
     """Reward of a draft that is not a workflow."""
     wrong: float = 0.5
-    """Reward of a workflow with a wrong answer."""
+    """Reward of a workflow with a wrong answer or none."""
     right: float = 1.0
     """Reward of a workflow with a correct answer, before its cost."""
     cost: Literal["none", "tokens", "usd", "calls"] = "none"
     """The kind of cost that is subtracted from the reward of correct answers."""
     coefficient: NonNegativeFloat = 0.0
-    """Reward lost for `unit` tokens, dollars or calls, up to `ceiling`."""
+    """Reward lost for each `unit` of cost, up to `ceiling`."""
     unit: PositiveFloat = 1000.0
+    """Tokens, dollars or calls that cost `coefficient`."""
     ceiling: NonNegativeFloat = 0.4
     """Maximum reward lost to the cost."""
     from_step: NonNegativeInt = 0
@@ -165,15 +170,14 @@ class RewardSettings(_Section):
     ramp: PositiveInt = 1
     """Number of steps over which the charge grows to its full size."""
     by_ease: float = Field(default=0.0, ge=0)
-    """The charge is multiplied by this power of the group's accuracy: easy questions should be
-    solved cheaply, hard ones may cost more (adaptive length penalty, Xiang et al. 2025)."""
+    """Exponent of the group's accuracy, by which the charge is multiplied: hard questions may cost
+    more than easy ones (adaptive length penalty, Xiang et al. 2025). 0: all cost the same."""
     coefficient_later: NonNegativeFloat | None = None
-    """`coefficient` of second rounds; None: the same as of first rounds."""
+    """`coefficient` of second rounds; None: the same as for first rounds."""
     executions: PositiveInt = 1
     """Number of executions of each workflow; its reward is the mean over them."""
     judge: str | None = None
-    """The worker of the pool that grades answers which no rule can decide; None: such answers have
-    the reward of wrong answers."""
+    """The worker that grades answers which no rule decides; None: such answers count as wrong."""
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
@@ -186,8 +190,8 @@ class RecursionSettings(_Section):
     """Rollouts of second rounds, besides first rounds (Conductor paper, section 3.3)."""
 
     share: float = Field(default=0.0, ge=0, le=0.5)
-    """Share of the groups that are second rounds, at least one group per step unless 0; completions
-    of a second round continue those of the first round of the same question."""
+    """Share of a step's groups that are second rounds, at least one group unless 0; their
+    completions continue those of the first round of the same question."""
     discount: Share = 0.25
     """Weight of the mean reward of second rounds in the reward of their first round."""
 
@@ -198,7 +202,7 @@ class RecursionSettings(_Section):
 
     def count_second_rounds(self, questions: int) -> int:
         """Return how many of a step's groups are second rounds."""
-        return max(1, round(questions * self.share)) if self.share else 0
+        return max(1, min(round(questions * self.share), questions // 2)) if self.share else 0
 
 
 class OptimiserSettings(_Section):
@@ -212,8 +216,8 @@ class OptimiserSettings(_Section):
     micro_batch: PositiveInt = 16
     """Completions of one forward pass on one device."""
     staleness: int = Field(default=0, ge=0, le=16)
-    """Maximum number of optimiser steps between sampling a batch and learning from the batch; as
-    many batches are sampled ahead while workers answer. 0 waits for each batch (synchronous)."""
+    """Maximum number of optimiser steps between sampling a batch and learning from it, and number
+    of batches that are sampled ahead while workers answer. 0 waits for each batch (synchronous)."""
     learning_rate: LearningRate = 1e-6
     schedule: Literal[
         "constant",
@@ -230,22 +234,25 @@ class OptimiserSettings(_Section):
     weight_decay: NonNegativeFloat = 0.0
     max_grad_norm: NonNegativeFloat = 1.0
     clip: PositiveFloat = 0.2
-    """Distance from 1 beyond which the ratio of new to old probabilities is clipped (PPO)."""
+    """Distance from 1 at which the ratio of new to old probabilities is clipped (PPO's epsilon);
+    `cispo` clips only ratios above 1."""
     kl: NonNegativeFloat = 0.0
-    """Weight of the KL penalty against the initial policy."""
+    """Weight of the KL penalty against the initial policy (TRL's `beta`)."""
     scale: Literal["group", "batch", "none", "group-then-batch"] = "group"
-    """The divisor of advantages: the spread of rewards in their group (Conductor paper) or in the
-    whole batch, or 1 (`none`). Once a cost is charged choose `batch`: otherwise a group that
-    differs only in cost weighs as much as a group that differs in correctness. `group-then-batch`
-    switches at `reward.from_step`; before that step, rare successes on hard questions weigh
-    more."""
+    """The divisor of advantages: the standard deviation of rewards in the group (Conductor paper)
+    or in the whole batch, or 1 (`none`). Choose `batch` once a cost is charged: with `group`, a
+    group that differs only in cost weighs as much as a group that differs in correctness.
+    `group-then-batch` switches at `reward.from_step`; before that step, rare successes on hard
+    questions weigh more."""
     loss: Literal["grpo", "dapo", "dr_grpo", "bnpo", "cispo"] = "grpo"
+    """TRL's `loss_type`."""
     entropy: NonNegativeFloat = 0.0
     """Weight of the entropy bonus."""
     entropy_last: NonNegativeFloat | None = None
-    """Weight of the entropy bonus at the last step, reached linearly; None: it is constant."""
+    """Weight of the entropy bonus at the last step, reached linearly; None: constant weight."""
     entropy_target: PositiveFloat | None = None
-    """Entropy in nats per token below which the bonus grows; None: entropy does not change it."""
+    """Entropy in nats per token up to which the bonus is paid and its weight grows each step; above
+    it no bonus is paid and the weight falls. None: the bonus does not depend on the entropy."""
     temperature: float = Field(default=1.0, ge=0.01, le=100)
     completion: PositiveInt = 1024
     """Maximum number of tokens of a completion."""
@@ -255,16 +262,16 @@ class OptimiserSettings(_Section):
     vllm_memory: float = Field(default=0.3, gt=0, le=1)
     """Share of a GPU's memory that a colocated vLLM takes."""
     vllm_sleep: bool = False
-    """True if a colocated vLLM frees its memory during the update."""
+    """Frees a colocated vLLM's memory during the update."""
     vllm_server: str = "http://127.0.0.1:8000"
     """Address of the server if `sampler` is `vllm-server`."""
     correction: Literal["none", "token", "sequence"] = "token"
-    """Correction of the loss for vLLM's probabilities, which differ slightly from the trainer's.
-    `token` weights each token by the ratio of the two probabilities, truncated at
-    `correction_limit`; `sequence` weights a whole completion by its ratio, and masks a completion
-    above the limit (TRL's own default); `none` does neither. `token` is the default because small
-    differences add up over a draft of a thousand tokens: the ratio of the whole draft then exceeds
-    the limit by chance, and long drafts would be masked more often than short drafts."""
+    """Importance-sampling correction of the loss for vLLM's probabilities, which differ slightly
+    from the trainer's. `token` weights each token by the ratio of the two probabilities, truncated
+    at `correction_limit`; `sequence` weights a whole completion by its ratio, and masks a
+    completion above the limit (TRL's own default); `none` does neither. `token` is the default
+    because small differences add up over a draft of a thousand tokens: the ratio of the whole draft
+    exceeds the limit by chance, so long drafts would be masked more often than short ones."""
     correction_limit: float = Field(default=3.0, gt=1, allow_inf_nan=False)
     threads: PositiveInt | None = None
     """Number of torch's threads on a CPU; None: torch chooses."""
@@ -272,9 +279,10 @@ class OptimiserSettings(_Section):
 
     @property
     def scores_drafts(self) -> bool:
-        """True if the weights that write a batch ahead also compute its tokens' probabilities.
+        """True if the weights that write a batch ahead also compute its log-probabilities.
 
-        With a correction for vLLM, TRL computes the ratio in the loss from vLLM's probabilities.
+        With a correction for vLLM they are not needed: TRL corrects by the probabilities that vLLM
+        reports, which are those of the same weights.
         """
         return not self.sampler.startswith("vllm") or self.correction == "none"
 
@@ -292,23 +300,24 @@ class WarmupSettings(_Section):
 
     steps: PositiveInt = 1200
     drills: Share = 0.3
-    """Share of the steps, the first ones, in which prompts disclose the whole workflow."""
+    """Share of the steps, the first ones, whose prompts disclose the workflow or its workers."""
     batch: PositiveInt = 48
     """Examples of a step."""
     names: list[str] = []
     """Further worker names that the policy learns to write, for workers that may join later."""
     learning_rate: LearningRate = 3e-3
     hints: Share = 0.5
-    """Share of prompts that disclose facts of the random workflow."""
+    """Share of first-round prompts that disclose facts of the random workflow."""
     revisions: Share = 0.15
-    """Share of prompts that belong to a second round."""
+    """Share of second rounds among the batches after the first drills; 0 unless workers are
+    simulated."""
     prompt_weight: NonNegativeFloat = 0.3
     """Weight of the loss on the prompt itself; with 0 a prompt is read once for all its drafts."""
     drafts: PositiveInt = 1
-    """Drafts of each prompt in a batch, if `vocabulary` is `free`; set `prompt_weight` to 0, so
-    that drafts of one prompt are read with it once."""
+    """Drafts of each prompt, if `vocabulary` is `free`; set `prompt_weight` to 0, so that their
+    prompt is read once."""
     vocabulary: Literal["plain", "free"] = "plain"
-    """How subtasks are worded: each in one way (`plain`), or all in forty ways (`free`, for a model
+    """Wording of subtasks: one for each (`plain`), or a random one of many (`free`, for a model
     that can already read)."""
 
 
@@ -319,8 +328,8 @@ class DistilSettings(_Section):
     batch: PositiveInt = 16
     learning_rate: LearningRate = 1e-4
     compile: bool = False
-    """Compile the layers if a C++ compiler is installed: the first steps take a minute longer,
-    later ones on a CPU a quarter less."""
+    """Compiles the layers if there is a GPU or a C++ compiler: the first steps take a minute more,
+    later steps on a CPU a quarter less."""
     minutes: float | None = Field(default=None, gt=0)
     """Minutes after which the fit ends: on a slow machine steps are skipped evenly, so that the
     learning rate still falls to 0. None: all steps are run."""
@@ -332,15 +341,15 @@ class RejectionSettings(_Section):
     rounds: NonNegativeInt = 0
     """Number of rounds of sampling and fitting; 0 skips this stage."""
     random: NonNegativeInt = 1
-    """Number of rounds, the first ones, that draw random workflows instead: they are like those of
-    the policy after the SFT warm-up, and take a fifth of the time."""
+    """Number of rounds, the first ones, that draw random workflows instead of sampling the policy.
+    After the SFT warm-up these are alike, and a random draw takes a fifth of the time."""
     questions: PositiveInt = 2000
     """Questions per round."""
     group: int = Field(default=16, ge=2)
     """Workflows sampled for each question; at least two, as a single workflow has no weight."""
     shorter: float = Field(default=1.0, ge=1)
-    """The weight of a correct workflow is divided by this factor for every call that it makes more
-    than the shortest correct workflow of the question."""
+    """Divides the weight of a correct workflow for each call beyond those of the question's
+    shortest correct workflow."""
     stand_ins: bool = False
     """Replaces workers that a question does not list by random listed workers before a workflow is
     run: a policy trained on the whole pool then keeps its workflows while it learns which other
@@ -374,7 +383,7 @@ class HubSettings(_Section):
     repo: str = ""
     """OWNER/NAME of a model on the Hugging Face hub, with a token in HF_TOKEN; empty: no upload."""
     private: bool = True
-    """True if a newly created model is private."""
+    """Makes a newly created model private."""
 
 
 class LogSettings(_Section):
@@ -400,7 +409,10 @@ class TrainSettings(_Section):
     seed: NonNegativeInt = 1
     output: Path = Path("runs/conductor")
     policy: PolicySettings = PolicySettings()
-    curriculum: list[CurriculumStage] = Field(default=[CurriculumStage()], min_length=1)
+    curriculum: Annotated[list[CurriculumStage], AfterValidator(_order_stages)] = Field(
+        default=[CurriculumStage()], min_length=1
+    )
+    """The stages, sorted by `step`; the first begins at step 0."""
     pool: PoolSettings = PoolSettings()
     prompt: PromptSettings = PromptSettings()
     reward: RewardSettings = RewardSettings()

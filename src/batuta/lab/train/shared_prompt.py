@@ -20,7 +20,7 @@ from transformers import DynamicCache
 BATCH_PARTS = 4
 """Parts into which a batch is split by length, so that short completions need little padding."""
 LEAST_ROWS = 8
-"""Minimum number of rows in a part, as products of a few rows are slow."""
+"""A batch has at most one part for every so many rows, as products of a few rows are slow."""
 
 
 def pad_rows(
@@ -52,10 +52,10 @@ def completion_logprobs(
     """Return log-probabilities (B, T) and entropies (B, T) of the completions' tokens, in nats.
 
     `input_ids` is (B, P + T): left-padded prompts, then right-padded completions (T =
-    `logits_to_keep`). The mask is 1 where there is a token. Without `compute_entropy` the entropies
-    are None.
+    `logits_to_keep`). The mask is 1 where there is a token; padding has the results 0. Without
+    `compute_entropy` the entropies are None.
     """
-    # columns that are padding in every row are dropped
+    # columns on the left that are padding in every row are dropped
     padding = int(attention_mask.any(0).int().argmax())
     input_ids, attention_mask = input_ids[:, padding:], attention_mask[:, padding:]
     prompts_BP = input_ids[:, :-logits_to_keep]

@@ -45,11 +45,12 @@ class StopFileCallback(TrainerCallback):
         )
 
     def note_end(self) -> str:
-        """Record that the training has stopped; say what is kept and how to resume."""
+        """Mark the folder as stopped; return a sentence on what is kept and how to resume."""
         accelerator, state = self._trainer.accelerator, self._trainer.state
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
-            (self._folder.path / STOP_FILE).replace(self._folder.path / STOPPED_FILE)
+            (self._folder.path / STOP_FILE).unlink(missing_ok=True)
+            (self._folder.path / STOPPED_FILE).touch()
         return (
             f"stopped after {state.global_step} of {state.max_steps} steps, as requested: "
             f"checkpoint-{state.global_step} and the policy so far are in {self._folder.path}; "

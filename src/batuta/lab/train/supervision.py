@@ -46,17 +46,17 @@ class StageClock:
         return self._now() - self._began
 
     def begin_stages(self) -> None:
-        """Divide the remaining time among the stages; loading libraries has taken the rest."""
+        """Divide the time that is left among the stages; loading libraries has taken the rest."""
         self._before = self.used
 
     def left(self, share: float) -> float:
-        """Return the seconds until `share`, 0 to 1, of the time is used; negative afterwards."""
+        """Return the seconds until a share, 0 to 1, of the time is used; negative afterwards."""
         return self._before + share * (self._seconds - self._before) - self.used
 
     def until(self, end: float) -> Callable[[float], bool]:
-        """Return a function that takes a share and is true once that share of a time has passed.
+        """Return a function that says whether a share, 0 to 1, of a stage's time has passed.
 
-        The time is the one from now until the share `end` of all the time is used.
+        The stage begins now and ends when the share `end` of the training's time is used.
         """
         began, seconds = self.used, self.left(end)
         return lambda part: self.used - began >= part * seconds
@@ -77,7 +77,7 @@ class AutoReport:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The figures of the kept policy: the first with the highest accuracy; None before any."""
+        """The figures of the kept policy, the first with the highest accuracy; None before any."""
         return max(self.judgements, key=lambda line: line["right"] or 0.0, default=None)
 
 
@@ -115,7 +115,7 @@ class TimedSupervision(Supervision):
         control.should_training_stop |= self._is_over()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Evaluate the policy if that is due, and end the training in time."""
+        """Evaluate the policy if due, and end the training if no further step fits."""
         self._slowest_step = max(0.7 * self._slowest_step, self._clock.used - self._step_began)
         over = self._is_over()
         if over or self._clock.used - self._judged_at >= self._pause:
@@ -123,7 +123,7 @@ class TimedSupervision(Supervision):
         control.should_training_stop |= over
 
     def _is_over(self) -> bool:
-        """Return True if there is no time for another step and a last evaluation."""
+        """Return whether there is too little time for another step and a last evaluation."""
         needed = 1.5 * (self._slowest_step + self._slowest_judgement)
         return self._clock.left(END_REINFORCEMENT) < needed
 

@@ -21,7 +21,13 @@ from batuta.lab.train.adapters import lora_config
 from batuta.lab.train.ahead import KeepPendingBatches, pending_file, read_pending
 from batuta.lab.train.allocator import MemoryTrimmer
 from batuta.lab.train.correction import correction_options
-from batuta.lab.train.device import choose_attention, narrow_frozen, set_threads, without_adapters
+from batuta.lab.train.device import (
+    choose_attention,
+    freeze_lower_layers,
+    narrow_frozen,
+    set_threads,
+    without_adapters,
+)
 from batuta.lab.train.episodes import Episode
 from batuta.lab.train.grpo import RolloutFunction, SharedPromptTrainer, StalePolicyTrainer
 from batuta.lab.train.machine import (
@@ -33,7 +39,6 @@ from batuta.lab.train.machine import (
 )
 from batuta.lab.train.model import (
     check_own_sampler,
-    freeze_lower_layers,
     load_policy,
     load_to_adapt,
     require_policy_start,
@@ -107,7 +112,7 @@ def make_trainer(
 
 
 def _load_start(settings: TrainSettings, start: str) -> tuple[Any, Any, LoraConfig | None]:
-    """Load the policy and its tokenizer, and return with them the adapters that TRL must add.
+    """Return the policy, its tokenizer, and the adapters that TRL must add.
 
     The adapters are None if none are trained, or if the policy has them already.
     """
@@ -124,9 +129,9 @@ def _load_start(settings: TrainSettings, start: str) -> tuple[Any, Any, LoraConf
 
 
 def restore_pending(trainer: Any, settings: TrainSettings, checkpoint: Path | None) -> None:
-    """Restore the batches that were written ahead at a checkpoint; else they are written again.
+    """Restore the batches that were pending at the checkpoint; others are written again.
 
-    Either all processes restore their batches or no process does, as some engines sample for all
+    Either all processes restore their batches or none does, as some engines sample for all
     processes together.
     """
     if checkpoint is None or not settings.optimiser.staleness:
@@ -148,10 +153,7 @@ def make_dataset(settings: TrainSettings) -> Dataset:
     o = settings.optimiser
     second = settings.recursion.count_second_rounds(o.questions)
     first = o.questions - second
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    if second > first:
-        raise ConfigError("recursion.share needs at least two optimiser.questions a step")
-    if problem := question_problem(settings, processes):
+    if problem := question_problem(settings, int(os.environ.get("WORLD_SIZE", "1"))):
         raise ConfigError(problem)
     prompts = [
         [{"role": "user", "content": "", "episode": step * o.questions + at, "round": which}]
@@ -222,6 +224,7 @@ def _descent_options(o: OptimiserSettings) -> dict[str, Any]:
     return {
         "beta": o.kl,
         "epsilon": o.clip,
+        "epsilon_high": 1 + o.clip if o.loss == "cispo" else None,  # the ratio's maximum itself
         "loss_type": o.loss,
         "scale_rewards": "group" if o.scale == GROUP_THEN_BATCH else o.scale,
         "entropy_coef": o.entropy,
@@ -247,11 +250,12 @@ class ScheduleCallback(TrainerCallback):
         self._settings = settings
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Set the values of this step."""
+        """Set the trainer's options for this step."""
         o, step = self._settings.optimiser, state.global_step
         if o.entropy_last is not None:
             done = step / max(1, state.max_steps - 1)
             self._trainer.entropy_coef = o.entropy + (o.entropy_last - o.entropy) * done
+            self._trainer._entropy_bonus_enabled = True  # noqa: SLF001 - False if it begins at 0
         if o.scale == GROUP_THEN_BATCH and step >= self._settings.reward.from_step:
             self._trainer.scale_rewards = "batch"
 
@@ -266,7 +270,7 @@ class FiniteStepsCallback(TrainerCallback):
         self._trainer = trainer
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **about: Any) -> None:
-        """Skip the update in all processes if one must, as a process may see only a part."""
+        """Skip the update in all processes if one has to: each may see a part of the gradient."""
         learning = [p for p in about["model"].parameters() if p.grad is not None]
         grads = (p.grad for p in learning)
         local_grads = (each.to_local() if isinstance(each, DTensor) else each for each in grads)
@@ -299,6 +303,6 @@ class MetricsCallback(TrainerCallback):
         self._on_metrics = on_metrics
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        """Pass on the metrics, which TRL logs once a step, without non-finite numbers."""
+        """Pass on the metrics, which TRL logs once a step, with None for non-finite numbers."""
         if logs and "reward" in logs:
             self._on_metrics(finite_figures({"step": int(state.global_step), **logs}))

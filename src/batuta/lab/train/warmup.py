@@ -2,7 +2,7 @@
 
 `batuta train warmup` makes a tokenizer and a network first, unless `policy.start` names a model.
 Drafts are random well-formed workflows. Some prompts have hints that disclose facts of the random
-workflow, so that the model learns to link names to numbers and words to steps; part of the loss is
+workflow, so that the model learns to link names to numbers and words to steps. Part of the loss is
 on the prompt itself, so that the model learns to read questions.
 """
 
@@ -54,11 +54,11 @@ ROLE_ASSIGNMENTS = 8
 _ROLE_SHARE = 0.6
 """Share of drills that name such an assignment instead of the workflow's steps."""
 _DRILL_SHARE = 0.25
-"""Share of drills after the first batches."""
+"""Share of the batches after the first drills that are drills."""
 _WHOLE_POOL_SHARE, _FEWER_STEPS_SHARE = 0.5, 0.15
 """Shares of first rounds over the whole pool, and with a limit on steps."""
 _DISCLOSURE_SHARE = 0.3
-"""Share of prompts with hints that disclose every step."""
+"""Share of the prompts with hints whose hints disclose every step."""
 _ACCEPT_SHARE = 0.4
 """Share of second rounds that accept the first answer."""
 _MAX_HINTS = 3
@@ -75,11 +75,10 @@ def warmup_texts(
 ) -> Iterator[tuple[str, str]]:
     """Yield endless pairs of prompt and draft.
 
-    The first batches are drills that disclose everything, so that the policy learns to copy from
-    the prompt; without drills a small network never attends to its prompt. Each later batch is of
+    The first batches are drills, whose prompts disclose every step or name an assignment of workers
+    to subtasks; without drills a small network never attends to its prompt. Each later batch is of
     one kind: drills, second rounds or first rounds. With a free vocabulary only first rounds of
-    real questions follow the drills. `first_rounds` are executed first rounds for second rounds to
-    continue.
+    real questions follow the drills. Second rounds continue the executed `first_rounds`.
     """
     rng = Random(f"warm start {seed}")
     names = (Worker(id=WorkerId(name), model=name) for name in settings.names)
@@ -110,7 +109,7 @@ def _free_texts(
     *,
     rng: Random,
 ) -> Iterator[tuple[str, str]]:
-    """Yield prompts of real questions over parts of the pool with freely worded workflows."""
+    """Yield endless prompts of real questions over parts of the pool, with free workflows."""
     while True:
         among = Pool(tuple(rng.sample(pool.workers, min(len(pool), rng.randint(2, 5)))))
         question = Question.of(rng.choice(tasks).question)
@@ -121,7 +120,7 @@ def _free_texts(
 
 
 def _make_drill(pool: Pool, rendering: PromptOptions, rng: Random) -> tuple[str, str]:
-    """Return a draft and a prompt that discloses its steps, or names an assignment, as question."""
+    """Return a prompt whose question discloses the steps or names an assignment, and its draft."""
     has_roles = rng.random() < _ROLE_SHARE
     among = pool.shuffled(rng) if has_roles else _sample_workers(pool, rng)
     flow = random_workflow(rng, among)
@@ -137,9 +136,9 @@ def _make_drill(pool: Pool, rendering: PromptOptions, rng: Random) -> tuple[str,
 def apply_role_assignment(flow: Workflow, number: int, pool: Pool) -> Workflow:
     """Return the workflow with each subtask given to the worker that the assignment names.
 
-    There are several arbitrary assignments, so none of them is a strategy. The assignments teach
-    that the worker of a step can depend on its subtask; without them a small network writes the two
-    lists independently and later finds no division of labour.
+    The assignments are arbitrary, so none of them is a strategy. They teach that the worker of a
+    step can depend on its subtask; without them a small network writes the two lists independently
+    and later finds no division of labour.
     """
     names = sorted(worker.id for worker in pool)
     assigned = {
@@ -232,26 +231,25 @@ def fit_warmup(
         for prompt, draft in pairs
     )
     batches = iter(lambda: list(islice(examples, settings.batch)), [])
-    rate, weight = settings.learning_rate, settings.prompt_weight
     fit_examples(
         model,
         tokenizer,
         batches=batches,
         steps=settings.steps,
-        learning_rate=rate,
+        learning_rate=settings.learning_rate,
         on_step=on_step,
-        prompt_weight=weight,
+        prompt_weight=settings.prompt_weight,
         autocast=autocast,
         checkpoint=checkpoint,
     )
 
 
 QUESTION_COUNT = 8000
-"""Number of questions in prompts; none of them is graded."""
+"""Number of questions in prompts; their answers are not graded."""
 TOKENIZER_EXAMPLES = 4000
-"""Number of pairs of prompt and draft from which the tokenizer is made."""
+"""Number of pairs of prompt and draft on which the tokenizer is trained."""
 RANDOM_ROUNDS = 600
-"""Number of random workflows that are executed, so that prompts of second rounds can show them."""
+"""Number of random workflows that are executed for the prompts of second rounds."""
 
 
 def run_warmup(
@@ -259,8 +257,8 @@ def run_warmup(
 ) -> Path:
     """Train a policy that writes random well-formed workflows, from scratch or from `policy.start`.
 
-    `on_step` is called with each step's number, from 0, and mean loss in nats a token. The policy's
-    folder is returned.
+    `on_step` is called with each step's number, from 0, and mean loss in nats a token. With
+    `resume` an interrupted warm-up continues. The policy's folder is returned.
 
     Raises:
         ConfigError: a source, the pool or the checkpoint cannot be used.
@@ -325,7 +323,7 @@ def _hide_words(asked: Sequence[Task], settings: TrainSettings) -> list[Task]:
 async def _run_random_rounds(
     settings: TrainSettings, tasks: list[Task]
 ) -> tuple[Pool, list[tuple[Task, Pool, Round]]]:
-    """Return the pool, and executed random workflows if the pool's workers are simulated."""
+    """Return the pool, and an executed random workflow per task if its workers are simulated."""
     async with HttpTransport() as http:
         loaded = await load_config(
             http, pool=settings.pool.source, conductor="best", time_scale=0.0
