@@ -23,7 +23,7 @@ Json = dict[str, Any]
 KeyPath = tuple[str, ...]
 """The keys that lead to a setting in nested objects."""
 NO_KEY_TEXT = "batuta"
-"""Sent as the key to a server without keys, so that every agent has one to start with."""
+"""Sent as the key to a server without keys, by agents that do not start without a key."""
 _BEGIN, _END = "# >>> batuta connect >>>\n", "# <<< batuta connect <<<\n"
 _KEPT = "# batuta connect keeps: "
 _ADD_YOURSELF = "; run with --print and add the printed lines yourself"

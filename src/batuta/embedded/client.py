@@ -320,6 +320,9 @@ class EmbeddedClient:
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """Return the model's reply; its text starts with the request's prefill.
 
+        Of the sampling settings, only `temperature`, `top_p`, `max_tokens`, `stop` and `seed` are
+        used. `max_output` is not, because the model costs nothing.
+
         Raises:
             BadRequestError: the request has tools, a response format, messages that the model
                 cannot read, or `max_tokens` below 1.

@@ -219,7 +219,7 @@ async def run_configured_server(
             hasher, redis = open_key_hasher(data_folder()), _find_redis(server)
             oidc = _open_oidc(config.oidc, http, hasher)
             authenticator = Authenticator(store, hasher, admin_token(), has_sign_in=bool(oidc))
-            await authenticator.needs_key()
+            await authenticator.needs_key()  # a database that fails stops the start, not a request
             rate_limiter = RedisRateLimiter(redis) if redis else LocalRateLimiter()
             answer_cache = _open_answer_cache(config.answer_cache, store, redis)
             catalogue = serve_options.build_catalogue(config)
@@ -360,13 +360,12 @@ def _open_oidc(
 
 
 def _read_client_secret(variable: str) -> Secret:
-    """Return the secret in that variable, or in a file that is named there; else `NO_KEY`.
+    """Return the secret in `variable`, or in the file that `{variable}_FILE` names.
 
-    An empty name means a client without a secret.
+    An empty `variable` is a client without a secret, for which `NO_KEY` is returned.
 
     Raises:
-        ConfigError: the variable is named but not set, or its value is not valid; the message
-            names it.
+        ConfigError: neither variable is set, or the secret is not valid.
     """
     if not variable:
         return NO_KEY
@@ -444,7 +443,7 @@ def _count_workers(pool: Pool) -> str:
 
 
 def startup_message(config: LoadedConfig, catalogue: Catalogue, url: str) -> str:
-    """Return the text that the server prints when it is ready; a line about MCP follows it."""
+    """Return the text that the server prints when it is ready, without the line about MCP."""
     names = [model.name for model in catalogue.models]
     served = ", ".join(name for name in names if "/" not in name)
     methods = sum(name.startswith("baseline/") for name in names)

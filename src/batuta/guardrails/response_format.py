@@ -1,4 +1,4 @@
-"""Checks that a text has the requested response format: JSON, or JSON that fits a schema."""
+"""Checks that a text has the requested format: a JSON object, or JSON that fits a schema."""
 
 from __future__ import annotations
 

@@ -38,8 +38,9 @@ class PlanRule:
     max_parallel: int | None = None
     """Maximum number of steps that can run at the same time."""
     no_self_check: bool = False
-    """Whether a step that checks, and a last step that reads other steps, must read a step of
-    another provider's worker."""
+    """Whether steps that read others may not read only workers of their own provider.
+
+    This binds each step that checks, and the last step."""
     needs_check: bool = False
     """Whether the last step must check the answer of another worker."""
     forbidden: tuple[WorkerId, ...] = ()
@@ -61,7 +62,10 @@ class PlanRule:
         if self.max_parallel is not None:
             return f"at most {self.max_parallel} steps of a plan may run at the same time"
         if self.no_self_check:
-            return "a step that checks must read a step of another provider's worker than its own"
+            return (
+                "a step that checks, and the last step, must not read only steps of their own "
+                "provider's workers"
+            )
         if self.needs_check:
             return (
                 "the last step must read the answer of another worker and its subtask must begin "

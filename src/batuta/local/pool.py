@@ -57,6 +57,11 @@ def pulled_specs(
     here = [model for model in known if pulled_file(model, environ) is not None]
     missing = [model.name for model in known if model not in here]
     if missing and (names or not here):
+        if not names:
+            raise ConfigError(
+                f"no local model was pulled yet: run batuta local pull {missing[0]}, or choose "
+                f"another one ({', '.join(MODELS)})"
+            )
         raise ConfigError(
             f"these local models were not pulled yet: run batuta local pull {' '.join(missing)}"
         )
@@ -64,7 +69,10 @@ def pulled_specs(
 
 
 def add_pulled(found: Discovery, environ: Mapping[str, str] = os.environ) -> Discovery:
-    """Add the models in the user's cache that no discovered server serves, also to `unasked`."""
+    """Return `found` with workers for the models in the user's cache that no server serves yet.
+
+    They also join `unasked`.
+    """
     served = {spec.worker.model for spec in found.specs}
     added = tuple(
         local_spec(model.name) for model in cached_models(environ) if model.name not in served

@@ -1,4 +1,4 @@
-"""The program of a pool's process, which calls functions by name until its input ends.
+"""The program of a `ProcessPool`'s process, which calls functions by name until its input ends.
 
 The process gets only a few harmless environment variables, so it has no secrets, and it imports
 only the modules of the functions that it calls. Messages in both directions are length-prefixed
@@ -27,9 +27,11 @@ _PACKAGE = "batuta."
 def serve_calls(memory_bytes: int, idle_seconds: float) -> None:
     """Serve calls until the input ends, or no call arrives for `idle_seconds`.
 
+    On Windows the process has no limits: of memory, of CPU time, or of idle time.
+
     Args:
         memory_bytes: maximum address space of this process.
-        idle_seconds: not applied on Windows.
+        idle_seconds: maximum seconds between two calls.
     """
     incoming, outgoing = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # keeps output of libraries out of the answers

@@ -49,7 +49,9 @@ class NotebookRun:
     written: Mapping[str, bytes]
     """The contents of the files that the program wrote or changed, by name without folders."""
     too_much: tuple[str, ...] = ()
-    """The names of files that were too large, too many or unreadable; at most 20 files are seen."""
+    """The names of files that were too large or too many; at most 20 files are seen.
+
+    A file that cannot be read is left out."""
 
 
 async def run_in_notebook(
@@ -144,9 +146,9 @@ async def keep_pictures(
 ) -> tuple[WrittenFile, ...]:
     """Store the pictures that a program drew, and return the stored files.
 
-    The pictures are numbered after the `before` pictures of earlier programs; a name that a file
-    of the program has gets a number in front. The first picture that cannot be stored ends the
-    storing. Without `files`, nothing is stored.
+    The pictures are numbered after the `before` pictures of earlier programs. Where the program has
+    a file of a picture's name, a number is put before the picture's name. The first picture that
+    cannot be stored ends the storing. Without `files`, nothing is stored.
     """
     kept: list[WrittenFile] = []
     if files is None:

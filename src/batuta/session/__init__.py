@@ -1,4 +1,4 @@
-"""The Python API of the library: `batuta.open`, `batuta.ask`, `batuta.ask_sync`."""
+"""The Python API of the library: `batuta.open` (here `open_session`), `ask` and `ask_sync`."""
 
 from batuta.session.options import AskOptions
 from batuta.session.questions import ImageLike, QuestionLike

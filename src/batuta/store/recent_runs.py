@@ -26,9 +26,9 @@ async def recent_runs(
 ) -> list[tuple[Run, float | None]]:
     """Return the latest runs with their content, newest first, each with its score, if any.
 
-    Fewer than `limit` runs are returned if some of the latest are above `LARGEST_BYTES`, which are
-    left out, or if decoding takes long: it stops after `READ_SECONDS` of CPU time. Other tasks run
-    between two runs.
+    Without `tenant`, the runs of all tenants are read. Fewer than `limit` runs are returned if some
+    of the latest are above `LARGEST_BYTES`, which are left out, or if decoding takes long: it stops
+    after `READ_SECONDS` of CPU time. Other tasks run between two runs.
 
     Raises:
         StoreError: the database fails, or a run cannot be read.

@@ -1,6 +1,7 @@
 """Histories: what is known of the workers, from a record or from a file, and back."""
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -201,3 +202,21 @@ def test_what_cannot_be_read_or_written_is_an_error_that_says_so(tmp_path):
             runs_qm=zeros,  # pyright: ignore[reportArgumentType]
             families=("",),
         )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "graded"),
+    [
+        ({"score": 0.5}, 1),
+        ({"score": 0.5, "runs": 4}, 4),
+        ({"score": None}, 0),
+        ({"scores": [1, None, 0]}, 2),
+        ({"scores": [None, None]}, 0),
+    ],
+)
+def test_only_graded_runs_count(tmp_path, outcome, graded):
+    rows = [{"question": "q", "workers": {"oboe": outcome}}]
+    rows.append({"question": "r", "workers": {"oboe": {"score": 1}}})
+    path = tmp_path / "outcomes.jsonl"
+    path.write_bytes(b"\n".join(map(orjson.dumps, rows)))
+    assert read_history(path).runs_qm[:, 0].tolist() == [graded, 1]

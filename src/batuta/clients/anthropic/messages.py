@@ -38,7 +38,8 @@ def system_texts(messages: Sequence[Message], *extra: str) -> str | list[dict[st
 def anthropic_messages(messages: Sequence[Message], thinker: str = "") -> list[dict[str, Any]]:
     """Return the conversation without system messages, with roles that alternate from user on.
 
-    Adjacent messages of one role are merged; empty messages are left out.
+    Adjacent messages of one role are merged; empty messages are left out. If the first message is
+    not the user's, or there is none, a user message `Continue.` is put first.
 
     Args:
         messages: the conversation.

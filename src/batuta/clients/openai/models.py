@@ -1,8 +1,8 @@
 """The API and the reasoning efforts of OpenAI's own models, by generation.
 
 Read from OpenAI's model guidance and migration pages on 2026-11-24 (developers.openai.com/api/docs:
-guides/latest-model, guides/deployment-checklist). A generation that is not listed there is treated
-like the newest listed one.
+guides/latest-model, guides/deployment-checklist). A newer generation is treated like the newest one
+that is listed there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cache
 
 _NAME = re.compile(r"gpt-(\d{1,2})(?:\.(\d{1,2}))?(?!\d)(-.*)?")
 _ALWAYS_REASONING = ("-astra", "-sol", "-terra")
-"""The tiers whose lowest effort is `low`, from generation 6.1 on; of Astra, in every generation."""
+"""The tiers that take no effort below `low`: Sol and Terra from generation 6.1 on, Astra always."""
 _UNNUMBERED: tuple[int, int] = (0, 0)
 
 

@@ -112,7 +112,7 @@ Workers = NDArray[np.signedinteger[Any]]
 class SelectorGuard:
     """A rule by which the best single worker answers unless another worker is clearly better.
 
-    Another worker can answer only a question that is close to one of training.
+    Other workers answer only questions that are close to a training question.
 
     `batuta.lab.learners.selector_training` fits the thresholds.
     """
@@ -286,7 +286,7 @@ class Selector:
     def add_worker(
         self, worker: str, questions: Sequence[str], scores: Sequence[float]
     ) -> Selector:
-        """Return a selector with one more worker, known by its outcomes on a few questions.
+        """Return a selector with one more worker, known by its scores, 0 to 1, on a few questions.
 
         Raises:
             SourceError: the worker exists already, has no score, or does not have one score per

@@ -1,4 +1,7 @@
-"""/v1/admin/approvals: plans that wait for a decision, for the holder of the admin token."""
+"""Decisions about plans that wait for approval.
+
+Administrators use /v1/admin/approvals, and programs that sign their messages /webhooks/approvals.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,14 @@ class ApprovalRoutes:
         return json_response(plan_entry(await verdict.give(self._store)))
 
     async def take_message(self, request: Request) -> Response:
-        """Decide about a plan by a signed message; no API key is needed besides the signature."""
+        """Approve or refuse a plan by a signed message; no API key is needed besides the signature.
+
+        The body has the fields `id`, `digest`, `decision` and perhaps `reason`.
+
+        Raises:
+            APIError: the server has no webhook or keeps no plans, the signature or the body is
+                invalid, or as for `PlanVerdict.give`.
+        """
         missing = "This server has no webhook for approvals."
         webhook = require_part(self._catalogue.approval_webhook, missing)
         body = await read_checked_body(request.receive)
@@ -118,7 +128,7 @@ class PlanVerdict:
         """Decide about the plan and return it; a plan that is edited still waits.
 
         Raises:
-            APIError: the decision is invalid, or the plan no longer waits or has changed.
+            APIError: the decision is invalid, or no such plan waits, or the plan has changed.
         """
         if self.decision not in {"approve", "refuse", "edit"}:
             message = "'decision' must be 'approve', 'refuse' or 'edit'."

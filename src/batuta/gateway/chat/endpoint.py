@@ -145,8 +145,9 @@ class ChatStreamRenderer:
     def __init__(self, writer: SSEWriter, prepared: PreparedCall) -> None:
         self._writer = writer
         self._direct = prepared.served_model.direct
-        """Whether a single worker answers directly: its own reasoning is sent, and no progress
-        without `stream_steps`."""
+        """Whether a single worker answers directly.
+
+        Then its reasoning is sent, and progress only with `stream_steps`."""
         steps = prepared.call.options.stream_steps
         self._progress = RunProgress(prepared) if steps or not self._direct else None
         """The progress sent beside the answer; None if no progress is sent."""
@@ -188,7 +189,11 @@ class ChatStreamRenderer:
             await self._writer.write(b"".join(map(self._piece_frame, pieces)))
 
     async def finish(self, run: Run, reply: Reply) -> None:
-        """Send what was not streamed, the finish reasons, the usage if requested, and `[DONE]`."""
+        """Send what was not streamed and end the stream.
+
+        The end is the finish reasons, the last with the field `orchestration`, then the usage if
+        requested, then `[DONE]`.
+        """
         for number, choice in enumerate(reply.choices):
             await self._write_rest(choice, number)
         ends: list[dict[str, Any]] = [

@@ -24,7 +24,7 @@ _MAX_TOKENS = 300_000
 _MAX_DIMENSIONS = 65_536
 _MAX_TOKEN_ID = 2**31 - 1
 _USED_FIELDS = {"model", "input", "dimensions", "encoding_format"}
-_ACCEPTED_FIELDS = {"user"}
+_FIELDS_WITHOUT_EFFECT = {"user"}
 REFUSED_FIELDS: dict[str, str] = {}
 """Known fields that are refused: none."""
 _MAX_IGNORED = 20
@@ -55,7 +55,7 @@ def parse_embedding(body: Fields) -> EmbeddingCall:
         # Embeddings have no output tokens, so almost none are reserved.
         sampling=Sampling(max_tokens=1, dimensions=body.whole("dimensions", 1, _MAX_DIMENSIONS)),
     )
-    ignored = body.unused(_USED_FIELDS | _ACCEPTED_FIELDS, _ACCEPTED_FIELDS)
+    ignored = body.unused(_USED_FIELDS | _FIELDS_WITHOUT_EFFECT, _FIELDS_WITHOUT_EFFECT)
     call = ParsedCall(
         model=model,
         question=question,

@@ -68,8 +68,9 @@ class FileRoutes:
         """Store an uploaded file; Starlette refuses a malformed form with its `HTTPException`.
 
         Raises:
-            APIError: the file is too large, the tenant's quota is exhausted, a field of the form
-                is missing or invalid, or the form parser is not installed.
+            APIError: the body is not a form, arrives too slowly or is too large, a field of it is
+                missing or invalid, the tenant's quota is exhausted, or the form parser is not
+                installed.
         """
         table = self._files.require_table()
         tenant = _owner_of(request)

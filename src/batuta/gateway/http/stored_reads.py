@@ -13,7 +13,9 @@ from batuta.gateway.http.request_slots import hold_memory
 from batuta.store import Store
 
 MAX_READ_BYTES = 512 * 1024 * 1024
-"""Maximum number of stored bytes that a key, or a tenant without keys, may read per minute."""
+"""Maximum number of stored bytes that a caller may read per minute.
+
+A caller is a key, a user with all its keys, a tenant without keys, or all administrators."""
 PIECE = 1 << 20
 """Maximum number of bytes of stored data in one piece of a response."""
 _READ_BYTES = "bytes"
@@ -54,7 +56,7 @@ async def read_stored_run(
 
     Raises:
         APIError: the memory does not suffice now, or the caller reads too much.
-        StoreError: the database fails.
+        StoreError: the database fails, or the run is of another version or cannot be encoded.
     """
     await make_room(scope, await store.measure(run_id, tenant))
     return await store.get_encoded(run_id, tenant)

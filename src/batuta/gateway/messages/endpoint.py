@@ -102,7 +102,7 @@ class MessagesStreamRenderer:
         writer: SSEWriter,
         prepared: PreparedCall,
         message_call: MessageCall,
-        request_name: str | None,
+        request_id: str | None,
         *,
         tokens: int,
     ) -> None:
@@ -112,13 +112,13 @@ class MessagesStreamRenderer:
             writer: receives the events.
             prepared: the call that is run.
             message_call: the parsed request.
-            request_name: the request's id, which is shown in errors; None if it has none.
+            request_id: the request's id, which is shown in errors; None if it has none.
             tokens: estimated number of tokens of the question.
         """
         self._writer = writer
         self._progress = RunProgress(prepared)
         self._call = message_call
-        self._request_id = request_name
+        self._request_id = request_id
         call = message_call.call
         self._events = MessageEventWriter(prepared.run_id, call.model, tokens)
 

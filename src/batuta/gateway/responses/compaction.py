@@ -1,8 +1,9 @@
 """Compaction of a conversation, as requested by Codex: a summary that the client sends back. Pure.
 
-The client ends its items with `compaction_trigger` and gets one item of the type `compaction`,
-which replaces the earlier conversation. The summary in it is encoded but not encrypted, because it
-is the client's own conversation. Any replica can read it, even after a restart.
+The client ends its items with `compaction_trigger`, or calls /v1/responses/compact. The response
+has an item of the type `compaction`, which replaces the earlier conversation; that of
+/v1/responses/compact also has the newest user messages. The summary is encoded but not encrypted,
+because it is the client's own conversation. Any replica can read it, even after a restart.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ def compaction_body(body: Fields) -> Fields:
 
 def kept_messages(items: Iterable[Mapping[str, Any]], response: str) -> list[dict[str, Any]]:
     """Return the newest user messages of at most `_KEPT_CHARACTERS`, to keep beside the summary.
+
+    Their pictures and files are kept too and count as no characters.
 
     Args:
         items: the conversation; it has been validated.

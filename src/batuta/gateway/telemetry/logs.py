@@ -1,4 +1,7 @@
-"""Structured logs: one JSON object per line, without content and without keys."""
+"""Structured logs: one JSON object per line, whose message has no secrets.
+
+Callers leave secrets and content out of the fields of `about`; they are written as they are.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ class JsonLogFormatter(logging.Formatter):
 
 
 def start_logs(form: LogFormat) -> None:
-    """Configure the logging of this process; called by the program, never by the library."""
+    """Log to stderr as JSON, in place of other handlers; `QUIET` changes nothing.
+
+    The program calls this, and the library never does.
+    """
     if form is LogFormat.QUIET:
         return
     handler = logging.StreamHandler()

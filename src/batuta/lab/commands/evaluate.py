@@ -49,7 +49,7 @@ PAGE = "questions.html"
 EXIT_UNSCORED = 1
 EXIT_BUDGET = 4
 OUTCOMES_FILE = "outcomes.jsonl"
-"""The scores of each worker alone, written if every worker answered: a history to learn from."""
+"""The scores of each worker alone on the calibration questions: a history to learn from."""
 ALL_SETS = "all"
 """The name for every recorded set with files on this machine."""
 

@@ -41,7 +41,7 @@ class WorkerPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedMethod:
-    """The reported figures of a method that was fitted on one part."""
+    """The reported figures of a method that was fitted on one `EvalPart`."""
 
     system: str
     pair: WorkerPair | None
@@ -113,12 +113,15 @@ def _rate_workers(
 
 
 def _describe_cascade(cascade: Cascade, history: History) -> str:
-    """Describe which worker the cascade asks next, and when; empty as in `FittedMethod.about`."""
+    """Describe which worker the cascade asks next, and when; empty as in `FittedMethod.about`.
+
+    The order is that of questions close to a training question.
+    """
     usd_m = mean_usd_m(history)
     if usd_m is None or len(set(cascade.calls_worth_m)) == 1:
         return ""
     usual = format_usd(float(f"{usd_m.mean():.3g}"))
-    per_call = f"{cascade.price:g} of score per {usual} of its call" if cascade.price else ""
+    per_call = f"{cascade.price:g} of score for every {usual} of its call" if cascade.price else ""
     per_dollar = f"{cascade.dollar:g} of score per dollar" if cascade.dollar else ""
     gain = " and ".join(filter(None, (per_call, per_dollar))) or "something"
     asks = f"another answer must be expected to gain {gain}"
@@ -126,8 +129,8 @@ def _describe_cascade(cascade: Cascade, history: History) -> str:
     if not price_weight:
         return f"{asks}; the worker with the greatest expected score is asked next"
     return (
-        f"{asks}; the worker with the greatest expected score, less {price_weight:g} per {usual} "
-        "of its call, is asked next"
+        f"{asks}; the worker with the greatest expected score, less {price_weight:g} for every "
+        f"{usual} of its call, is asked next"
     )
 
 
@@ -154,7 +157,7 @@ class FittedFile:
         return self._found.get(key)
 
     def add(self, key: str, found: FittedMethod) -> None:
-        """Append a fitted method, and write it to disk immediately.
+        """Append a fitted method to the file without buffering.
 
         Raises:
             StoreError: the disk is full, or the file cannot be written.

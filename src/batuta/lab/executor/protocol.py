@@ -74,7 +74,7 @@ class Executor(Protocol):
     2. The results do not depend on where the job runs.
     3. At most `concurrency` items run at the same time, over all processes together.
     4. The first error ends all work and is raised in an `ExceptionGroup`. Only the error of a job
-       that cannot be opened may be raised by itself.
+       that cannot be sent or opened may be raised by itself.
     5. No work continues after `run_all` has returned, raised, or been cancelled.
     6. Questions that items ask with `ask_driver` are answered in this process. If the process that
        asked dies, the answer is still finished, because the item runs again and may ask the same

@@ -64,14 +64,14 @@ class History:
     usd_qm: NDArray[np.float64]
     """Mean dollars of a call; NaN if unknown."""
     runs_qm: NDArray[np.int32]
-    """Number of runs behind each mean."""
+    """Number of graded runs, whose credit is in the mean."""
     families: tuple[str, ...]
     """The task family of each question; an empty string if unknown."""
     answers: tuple[tuple[str | None, ...], ...] | None = None
     """The extracted answer of the first run, by question and worker; None if there are no
     answers."""
     samples: RunSamples | None = None
-    """The single runs; None if only their means are known."""
+    """The single runs with a recorded answer; None if there are none."""
 
     def __post_init__(self) -> None:
         shape = (len(self.questions), len(self.workers))
@@ -130,7 +130,7 @@ class History:
         """
         mean_m = self.mean_m()
         if np.isnan(mean_m).all():
-            raise SourceError("the history has no score: write at least one run of one worker")
+            raise SourceError("the history has no score: give at least one run a score")
         priced_qm = ~np.isnan(self.usd_qm)
         many_m, sum_m = priced_qm.sum(axis=0), np.nansum(self.usd_qm, axis=0)
         usd_m = np.where(many_m > 0, sum_m / np.maximum(many_m, 1), np.inf)
@@ -192,7 +192,7 @@ def read_history(path: Path) -> History:
     """Read the outcomes in a file; workers are in the order of their first appearance.
 
     Raises:
-        SourceError: the file cannot be read, has no question, or a line has another form.
+        SourceError: as for `read_outcome_lines`.
     """
     return _build_history(read_outcome_lines(path))
 
@@ -213,7 +213,7 @@ def _build_history(lines: Sequence[OutcomeLine]) -> History:
             m, recorded = workers.index(WorkerId(name)), outcome.answers
             scores_qm[q, m] = _known_mean(np.asarray(outcome.scores), axis=0)
             usd_qm[q, m] = _known_mean(np.asarray(outcome.usd or [np.nan]), axis=0)
-            runs_qm[q, m] = outcome.runs
+            runs_qm[q, m] = outcome.graded_runs
             credit_qms[q, m, : len(recorded)] = outcome.scores[: len(recorded)]
             answers_qms[q, m, : len(recorded)] = [codes.get(answer, -1) for answer in recorded]
     samples = _joined_samples(credit_qms, answers_qms, tuple(texts)) if depth else None

@@ -49,7 +49,7 @@ class RehearsalClient:
         return f"RehearsalClient({self._profile.name!r})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return the reply, which depends only on the request's text and seed."""
+        """Return the reply, which depends only on the request's text, seed and token limits."""
         reply = self.reply(request)
         pause = self._time_scale * self._profile.pace * (0.5 + reply.usage.total / 1000)
         if not listener.streaming:

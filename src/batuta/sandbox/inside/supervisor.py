@@ -74,7 +74,9 @@ class Supervisor:
         self.scratch: list[str] = order["scratch"]
         self.filter = bytes.fromhex(order["filter"])
         self.count = bytes.fromhex(order["count"])
-        """The filter that asks this process about new ones; empty if the kernel limits them."""
+        """The filter by which the kernel asks this process before it starts a process.
+
+        Empty if the kernel itself limits the number of processes."""
         self.listeners: list[int] = []
         self.ruleset = -1
         """The Landlock ruleset for the children; -1 if none."""
@@ -129,7 +131,10 @@ class Supervisor:
         self.ruleset = new_ruleset_of_paths(readable, devices, self.scratch)
 
     def check_isolation(self) -> None:
-        """Exit if isolation is missing: `kill(-1)` and `empty_folder` would reach the machine."""
+        """Exit if the tier's isolation is missing or the scratch is not empty.
+
+        `kill(-1)` and `empty_folder` would then reach the machine. The tier `none` is not isolated.
+        """
         if self.backend == "bubblewrap" and os.getpid() != 1:
             sys.exit("there is no process namespace")
         if self.backend == "landlock":
@@ -306,7 +311,7 @@ class Supervisor:
                 os.kill(target, signal.SIGKILL)
 
     def shut_down(self) -> None:
-        """End what runs, and replace this process by one that removes a scratch on the machine."""
+        """End all tests; become a process that removes the scratch if it is on the machine."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self.end_all()
         if self.backend != "bubblewrap":

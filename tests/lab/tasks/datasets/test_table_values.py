@@ -226,6 +226,13 @@ TEXTS = {
 }
 
 
+def test_the_header_of_a_table_of_questions_is_no_question(tmp_path):
+    path = tmp_path / "t.tsv"
+    for header in ("", "question\tanswer\n", "Question\t Answer\n"):
+        path.write_text(f"{header}question\tanswer to it\n1+1?\t2\n")
+        assert [row["question"] for row in read_rows(path)] == ["question", "1+1?"]
+
+
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("name", [*TEXTS, "t.jsonl.gz", "t.jsonl.zst"])
 def test_a_file_may_have_any_unicode_encoding(tmp_path, name, encoding):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 MAX_ROW_BYTES = 128 << 20
-"""Maximum unpacked bytes of one row, or of one entry of an archive."""
+"""Maximum unpacked bytes of a line of a JSON-lines file, or of an entry of an archive."""
 _ALWAYS_ALLOWED_BYTES = 1 << 30
 _MAX_RATIO = 100
 """Maximum ratio of unpacked to packed bytes for a file that unpacks to more than
@@ -122,6 +122,8 @@ def import_arrow(module: str = "pyarrow") -> Any:
 
 def read_rows(path: Path) -> Iterator[Row]:
     """Read the rows of a file in the format of its suffix.
+
+    A `.tsv` file has the columns question and answer and needs no header.
 
     Raises:
         SourceError: the file does not exist or has an unknown format. While the rows are read: it
@@ -259,11 +261,13 @@ def _read_csv(path: Path) -> Iterator[Row]:
 
 
 def _read_question_table(path: Path) -> Iterator[Row]:
-    """Read a table without a header, with a question and an answer per line."""
+    """Read a table with a question and an answer per line; a header with these names is skipped."""
+    names = ["question", "answer"]
     with _open_table(path) as stream:
-        names = ("question", "answer")
-        for row in csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE):
-            yield dict(zip(names, row, strict=False))
+        lines = csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
+        for number, row in enumerate(lines):
+            if number or [cell.strip().casefold() for cell in row] != names:
+                yield dict(zip(names, row, strict=False))
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:

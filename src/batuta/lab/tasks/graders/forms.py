@@ -89,6 +89,7 @@ _REALS = SequenceForm((ValueForm("-" + INFINITY), ValueForm(INFINITY)), "(", ")"
 _JOINT = re.compile(
     r"(?<![a-zA-Z\\])(?:,\s*+|(?<!\s)\s++(?:,\s*+)?)?(?:and|or)\s*(?![a-zA-Z])|,?\\text\{\s*(?:and|or)\s*\}"
 )
+# A name that may stand left of "=": x_1, f(x), \text{area}, (x,y), m\angle ABC, \vec{v}.
 _NAME = re.compile(
     r"(?:\\(?!text|frac|sqrt)[a-zA-Z]+ ?)*[a-zA-Z]*(?:_(?:\w|\{[^{}]*\}))?'*(?:\([^()]*\))?"
     r"|\\text\{[^{}]*\}|\(\w(?:,\w)+\)|(?:m ?)?\\angle ?\{?[a-zA-Z]+\}?"
@@ -221,6 +222,11 @@ def _parse_distance(text: str) -> Form | None:
 
 
 def _parse_list(text: str) -> Form | None:
+    """Parse a list; None if the text has no separator.
+
+    A name before the first value only ("x=1,2") is dropped. Values of one name are a list
+    ("x=1,x=2"), and values of different names ("y=2,x=1") a point in the order of the names.
+    """
     first, *others = split_outside(_JOINT.sub(",", text), {",", ";", r"\cup"})
     if not others:
         return None
@@ -251,7 +257,7 @@ def _parse_ratio(text: str) -> Form | None:
 
 
 def _parse_inequality(text: str) -> Form | None:
-    r"""Parse an inequality in one variable as an interval: `x>3`, `2\le x<5`."""
+    r"""Parse an inequality in one variable, `x>3` or `2\le x<5`, as an interval; `x\ne 3` as two."""
     signs = [token for _, token in outer_tokens(text) if token in _COMPARISON_SIGNS]
     sides = split_outside(text, _COMPARISON_SIGNS)
     if all(sign in _FLIPPED_SIGN for sign in signs):
@@ -289,6 +295,11 @@ def _make_interval(left: str, sign: str, other: str, right: str) -> Form | None:
 
 
 def _parse_equation(text: str) -> Form | None:
+    r"""Parse `name=value`, with the variable on the left, or `exact\approx rounded`.
+
+    The latter is its exact side, or its rounded side if the exact one is only a name; two values if
+    they differ by more than 5 %.
+    """
     exact, *rounded = split_outside(text, {r"\approx", r"\simeq"})
     if rounded:
         one, other = parse_number(exact), parse_number(rounded[-1])

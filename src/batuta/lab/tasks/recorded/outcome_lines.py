@@ -10,8 +10,9 @@ folder, or replaced by the id if the benchmark is not there.
 
 Instead of `score` a worker may have `scores`, one per run (null if ungraded), with as many
 `answers` (extracted, null if none) and `replies` (full texts). `runs` is the number of runs of
-which `score` is the mean. Each of `usd`, `input_tokens`, `output_tokens` and `seconds` is a number
-that holds for every run, or a list with a number per run. A missing field is unknown, not zero.
+which `score` is the mean, by default 1. Each of `usd`, `input_tokens`, `output_tokens` and
+`seconds` is a number that holds for every run, or, beside `scores`, a list with a number per run.
+If one of these is missing, it is unknown and not zero.
 """
 
 from __future__ import annotations
@@ -56,6 +57,12 @@ class WorkerOutcome:
     output_tokens: tuple[float, ...] = ()
     seconds: tuple[float, ...] = ()
 
+    @property
+    def graded_runs(self) -> int:
+        """The number of runs that have a score, or whose mean is the score."""
+        graded = sum(not isnan(score) for score in self.scores)
+        return self.runs if graded == len(self.scores) else graded
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeLine:
@@ -82,7 +89,7 @@ class OutcomeCollector:
     )
     """The runs of each worker, by the key of the question as in `facts`."""
     differing: int = 0
-    """Number of runs on a question with another text than an earlier question with the same id."""
+    """Number of runs whose question has a known id but another text."""
     left_out: list[str] = field(default_factory=list[str])
     """Descriptions of the runs with a score of NaN or infinity, which is not a grade."""
 
@@ -143,7 +150,8 @@ def read_outcome_lines(path: Path) -> tuple[OutcomeLine, ...]:
     """Read the lines of a file in this format, plain, .gz or .zst.
 
     Raises:
-        SourceError: the file cannot be read, has no question, or a line has another form.
+        SourceError: the file or a benchmark that has its questions cannot be read, the file has no
+            outcome, or a line has another form.
     """
     lines: list[OutcomeLine] = []
     for number, row in enumerate(read_rows(path), start=1):
@@ -174,7 +182,8 @@ def parse_outcome_line(row: Row) -> OutcomeLine:
     Raises:
         KeyError: the line has neither question nor id, it has no workers, or a worker has no score.
         TypeError: a field has another form.
-        ValueError: a score is not in [0, 1], or lists are of different lengths.
+        ValueError: a score is not in [0, 1], another number is negative or not finite, `runs` is
+            below 1, or lists are of different lengths.
     """
     workers = _as_object(row["workers"], "the field workers")
     question = "" if "question" not in row and row.get("id") else row["question"]

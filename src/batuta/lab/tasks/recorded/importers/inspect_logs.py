@@ -42,7 +42,12 @@ _GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 
 
 def import_inspect_logs(paths: tuple[Path, ...], collector: OutcomeCollector, worker: str) -> None:
-    """Add every sample that did not end in an error, of every log.
+    """Add the samples of every log, without those that the module leaves out.
+
+    Args:
+        paths: the logs.
+        collector: takes the samples.
+        worker: the worker of logs that name no model; empty: the name of the file.
 
     Raises:
         SourceError: a file is not a log of inspect_ai, or an archive is damaged, too large, or
