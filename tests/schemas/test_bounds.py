@@ -105,6 +105,16 @@ def test_measuring_costs_what_the_length_costs(keyword):
     assert time.thread_time() - began < 2
 
 
+@pytest.mark.parametrize("keyword", ["description", "pattern", "$ref", "$comment"])
+def test_a_text_counts_once(keyword):
+    half = "a" * (bounds.MAX_CHARACTERS // 2 + 1)
+    if keyword != "pattern":
+        assert measure_schema({keyword: half}).values == 2
+    assert measure_schema({"enum": [half]}).values == 3
+    with pytest.raises(ValueError, match="characters"):
+        measure_schema({keyword: 2 * half})
+
+
 def test_json_is_counted():
     assert measure_json({"a": [1, {"b": 2}]}, values=10, depth=4) == 5
     with pytest.raises(ValueError, match="levels"):

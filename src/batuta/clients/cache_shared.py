@@ -1,8 +1,9 @@
 """A call journal on PostgreSQL, so that several machines do not pay for the same call twice.
 
 Before a call is made, its process writes a claim with a lease, in one statement; other processes
-wait for the reply. A lease is renewed while the call runs. If a lease expires because its process
-was killed, another process takes over the claim.
+wait for the reply. A lease is renewed while the call runs. It expires if its process was killed, or
+could not reach PostgreSQL for `LEASE_S`; then another process makes the call. Only laboratory
+commands use this journal.
 """
 
 from __future__ import annotations
@@ -208,6 +209,9 @@ class SharedJournal:
     async def claim(self, worker: str, request: Request) -> AsyncGenerator[CallClaim]:
         """Claim the call among all processes of the scope; yield the claim.
 
+        While another process has the claim, this waits. The claim is released if the block ends
+        without a reply.
+
         Raises:
             StoreError: the database is unavailable for longer than a minute, or reports an error.
         """
@@ -228,7 +232,7 @@ class SharedJournal:
                 await self._release(key, owner)
 
     async def _wait_for_claim(self, key: _Key, owner: UUID) -> Reply | None:
-        """Return another process's reply once it is stored; None once this owner has the claim."""
+        """Return the stored reply, as soon as there is one; None once this owner has the claim."""
         lease, pause = timedelta(seconds=LEASE_S), FIRST_POLL_S
         while True:
             if await self._ask(lambda pool: pool.fetchval(_CLAIM, *key, owner, lease)):

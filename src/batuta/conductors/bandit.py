@@ -12,7 +12,7 @@ from math import sqrt
 from random import Random
 
 DRAWS = 400
-"""The number of posterior draws from which each arm's probability is estimated."""
+"""The number of posterior draws from which the chosen arm's probability is estimated."""
 _CERTAIN_Z = 1.6448536269514722
 """The one-sided 95 % quantile of the normal distribution."""
 

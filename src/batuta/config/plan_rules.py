@@ -99,7 +99,10 @@ def _find_named(
 
 
 def _find_providers(specs: Iterable[WorkerSpec]) -> Mapping[WorkerId, str]:
-    """Return each worker's provider: its `provider:` tag, or else its provider and address."""
+    """Return the name of each worker's provider.
+
+    It is the worker's `provider:` tag, or else the provider and the base URL of its settings.
+    """
     providers: dict[WorkerId, str] = {}
     for spec in specs:
         tags = (tag for tag in spec.worker.tags if tag.startswith(_PROVIDER_TAG))

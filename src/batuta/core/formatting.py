@@ -1,6 +1,8 @@
-"""Formats numbers and texts for people: on the terminal, in the web UI and in reports. Pure.
+"""Formats numbers and texts for people: on the terminal, in the web UI and in reports.
 
-Unknown values are shown as unknown, and a cost of which a part has no price as a lower bound.
+The functions are pure, but those of times read the local time zone, and `format_age` the clock.
+
+Unknown values are shown as unknown. A cost is shown as a lower bound if some calls have no price.
 
 Names, questions and answers come from callers and models. When they are shown, control characters
 are replaced by visible signs; letters of every script, line feeds and tabs are kept.
@@ -72,7 +74,10 @@ def join_words(words: Sequence[str]) -> str:
 
 
 def format_short(number: float) -> str:
-    """Return a number in three digits, or in thousands: `0.125`, `42`, `12k`; NaN is a dash."""
+    """Return a number in three digits, from 100 on as an integer, from 10,000 on in thousands.
+
+    Examples: `0.125`, `42`, `1234`, `12k`; NaN is a dash.
+    """
     if isnan(number):
         return "–"
     if abs(number) >= 10 * _THOUSAND:
@@ -91,7 +96,10 @@ def format_bytes(size: float) -> str:
 
 
 def format_percent(share: float, digits: int = 0) -> str:
-    """Return a ratio as per cent: `42 %`, `1,784 %`."""
+    """Return a ratio as per cent, with a no-break space: `42 %`, `1,784 %`.
+
+    `digits` is the number of decimals.
+    """
     return f"{share * _HUNDRED:,.{digits}f}\u00a0%"
 
 
@@ -138,7 +146,7 @@ _PICTURE_SELECTORS = "\ufe0e\ufe0f"
 _SELECTORS = "\u180b-\u180d\u180f\ufe00-\ufe0d\U000e0100-\U000e01ef"
 """Variation selectors for the preceding letter; elsewhere they can encode a hidden message."""
 _JOINERS = "\u061c\u200c-\u200f"
-"""Characters that join or separate letters of some scripts; elsewhere they are just invisible."""
+"""Joiners and direction marks of some scripts; elsewhere they are just invisible."""
 INVISIBLE = (
     f"\x00-\x08\x0e-\x1f\x7f-\x9f{_UNSEEN}{_PICTURE_SELECTORS}{_SELECTORS}{_JOINERS}"
     "\u0600-\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd\U00013430-\U0001343f"
@@ -167,9 +175,10 @@ _LAST_OF_BASIC_PLANE = 0xFFFF
 
 
 def plain_name(given: str) -> str:
-    """Return a file's name without folders and invisible characters; for display, not for paths.
+    """Return a file's name for display, not for paths.
 
-    A long name loses its beginning; the name is `file` if nothing is left.
+    Folders, invisible characters, and dots and spaces at its ends are removed. A long name loses
+    its beginning; the name is `file` if nothing is left.
     """
     last = re.split(r"[\\/]", _UNSEEN_IN_NAMES.sub("", given))[-1].strip(" .")
     return last[-MAX_NAME:] or "file"

@@ -97,8 +97,9 @@ async def conduct(
         conductor: writes the workflow.
         pool: the workers, in the order in which the conductor sees them.
         clients: the client that calls each worker of the pool.
-        limits: hard limits. The maximum cost of a call is reserved before the call; tokens are
-            counted after the call, so that the calls in flight may exceed the limit on tokens.
+        limits: hard limits; None: the defaults of `Limits`. The maximum cost of a call is reserved
+            before the call; tokens are counted after the call, so that the calls in flight may
+            exceed the limit on tokens.
         seed: makes sampling repeatable where the workers honour seeds.
         resumed: the workflow to continue, now that the question contains the results of its
             tool calls; a new one is planned only if it breaks a plan rule.
@@ -109,6 +110,7 @@ async def conduct(
         anyio.get_cancelled_exc_class(): the caller cancelled. Every call in flight was cancelled.
             If planning had begun, the end was recorded and published; publishing it takes at most
             `CANCEL_GRACE_SECONDS`.
+        Exception: raised by `hooks.emit` or the conductor; within a step in an ExceptionGroup.
     """
     limits, recorder = limits or Limits(), hooks.recorder or Recorder()
     guardrails = settings.guardrails
@@ -170,7 +172,7 @@ def _run_header(context: RunContext, conductor: Conductor, hooks: RunHooks) -> R
 
 
 async def _run_within_deadline(limits: Limits, context: RunContext, loop: _RunLoop) -> None:
-    """Run until the end or the deadline, which is stored as the context's limit.
+    """Run to the end; if the deadline comes first, store it as the context's limit.
 
     Raises:
         anyio.get_cancelled_exc_class(): the caller cancelled; the end was recorded.
@@ -399,7 +401,7 @@ class _RunLoop:
                 is_malformed = isinstance(decision, MalformedPlan)
                 paid = (decision,) if is_malformed and decision.draft.usage.calls else ()
                 return await self._answer_alone([*drafts, *paid], start)
-            again = await self._draft_again(decision, len(drafts))
+            again = await self._as_rejected_draft(decision, len(drafts))
             if again is None:
                 break
             drafts.append(again)
@@ -450,13 +452,16 @@ class _RunLoop:
             decision = replace(decision, reason=reason)
         return decision, workflow
 
-    async def _draft_again(self, decision: Decision, drafts: int) -> MalformedPlan | None:
-        """Return the decision as a rejected draft if another is needed; None if it is final."""
+    async def _as_rejected_draft(self, decision: Decision, count: int) -> MalformedPlan | None:
+        """Return the decision as a rejected draft if another is needed; None if it is final.
+
+        `count` is the number of drafts that were rejected before.
+        """
         if isinstance(decision, Plan):
             return None if self.check is None else await self.check.send_back(decision)
         if not isinstance(decision, MalformedPlan) or not decision.again:
             return None
-        return decision if drafts < self.settings.resamples else None
+        return decision if count < self.settings.resamples else None
 
     def _record_cancelled_planning(
         self, number: int, drafts: list[MalformedPlan], start: float

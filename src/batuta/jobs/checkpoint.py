@@ -71,6 +71,15 @@ class Checkpoint:
         *,
         scope: anyio.CancelScope,
     ) -> None:
+        """Start with the job's first call and event.
+
+        Args:
+            job: the job.
+            records: stores calls and events.
+            stored_events: the number of events that were stored before a crash.
+            notify: is called with the job's id after each stored event.
+            scope: is cancelled when the job is cancelled.
+        """
         self._job = job
         self._records = records
         self._event_count = stored_events
@@ -118,7 +127,7 @@ class Checkpoint:
         return record_event
 
     async def add_event(self, event: Json) -> None:
-        """Store an event for the job's clients, unless it was stored before a crash.
+        """Store an event for the readers of the job's stream, unless it was stored before a crash.
 
         A job that is run again repeats its events from the first. Events must therefore follow
         from finished calls alone: no fragment of a reply is sent before the reply is complete.
@@ -188,7 +197,9 @@ class Checkpoint:
                 with anyio.CancelScope(shield=True):
                     await self._records.keep_call(key, saved_calls.count - 1, text)
             except StoreError as error:
-                logger.warning("a finished call of job %s is not stored: %s", self._job.id, error)
+                logger.warning(
+                    "a finished call of job %s is not stored yet: %s", self._job.id, error
+                )
                 await anyio.sleep(pause)
             else:
                 return

@@ -57,7 +57,7 @@ _LINEAR_KEYWORDS = frozenset(
         *("minItems", "maxItems", "minProperties", "maxProperties", "format"),
     }
 )
-"""Keywords with a cost linear in the value: all checks take at most values times subschemas."""
+"""Keywords whose checks take at most the number of values times the number of subschemas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ def measure_schema(schema: Mapping[str, Any]) -> SchemaSize:
 
 
 def measure_json(value: object, *, values: int, depth: int) -> int:
-    """Return the number of values in a schema as its client sent it.
+    """Return the number of JSON values in a schema that is only forwarded, and never compiled.
 
     Raises:
         ValueError: there are more than `values`, or the nesting is deeper than `depth`.
@@ -132,7 +132,6 @@ class _Totals:
         """
         self.characters += len(name)
         if isinstance(value, str):
-            self.characters += len(value)
             if name in _REFERENCE_KEYWORDS:
                 self.references += 1
             elif name == "pattern":
@@ -215,7 +214,7 @@ class _Expansion:
         """
         self._enter(schema)
         while self._left:
-            place, inside, waiting = self._left[-1]
+            subschema, inside, waiting = self._left[-1]
             if waiting:
                 inner = waiting.pop()
                 if id(inner) in self._open:
@@ -224,25 +223,25 @@ class _Expansion:
                     self._enter(inner)
                 continue
             self._left.pop()
-            self._open.discard(id(place))
-            size, depth = _place_width(place), 0
+            self._open.discard(id(subschema))
+            size, depth = _subschema_width(subschema), 0
             for one in inside:
                 count, below = self._known.get(id(one), (1, 1))
                 size += count
                 depth = max(depth, below)
-            self._known[id(place)] = (min(size, MAX_EXPANDED + 1), depth + 1)
+            self._known[id(subschema)] = (min(size, MAX_EXPANDED + 1), depth + 1)
         return self._known[id(schema)]
 
-    def _enter(self, place: _SubSchema) -> None:
-        self._open.add(id(place))
-        if not _LINEAR_KEYWORDS.issuperset(place):
+    def _enter(self, subschema: _SubSchema) -> None:
+        self._open.add(id(subschema))
+        if not _LINEAR_KEYWORDS.issuperset(subschema):
             self.is_linear = False
-        inside = list(self._inside(place))
-        self._left.append((place, inside, inside.copy()))
+        inside = list(self._inside(subschema))
+        self._left.append((subschema, inside, inside.copy()))
 
-    def _inside(self, place: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        """Yield the subschemas of a subschema that a value, or a part of it, must also match."""
-        for name, value in place.items():
+    def _inside(self, subschema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """Yield the inner subschemas against which a value, or a part of it, may be checked."""
+        for name, value in subschema.items():
             if name in _REFERENCE_KEYWORDS:
                 target = self._target(value)
                 if target is None:
@@ -276,9 +275,11 @@ class _Expansion:
         return self._anchors.get(name)
 
 
-def _place_width(place: Mapping[str, Any]) -> int:
+def _subschema_width(subschema: Mapping[str, Any]) -> int:
     """Return 1 for the subschema itself, plus the entries of the lists in it, such as `enum`."""
-    return 1 + sum(len(cast("list[Any]", one)) for one in place.values() if isinstance(one, list))
+    return 1 + sum(
+        len(cast("list[Any]", one)) for one in subschema.values() if isinstance(one, list)
+    )
 
 
 def _schemas_in(name: str, value: object) -> Iterator[Mapping[str, Any]]:
@@ -300,11 +301,11 @@ def _find_anchors(root: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, A
     while left:
         value = left.pop()
         if isinstance(value, Mapping):
-            place = cast("Mapping[str, Any]", value)
+            subschema = cast("Mapping[str, Any]", value)
             for keyword in ("$anchor", "$dynamicAnchor"):
-                if isinstance(place.get(keyword), str):
-                    yield place[keyword], place
-            left += place.values()
+                if isinstance(subschema.get(keyword), str):
+                    yield subschema[keyword], subschema
+            left += subschema.values()
         elif isinstance(value, list):
             left += cast("list[Any]", value)
 

@@ -30,7 +30,7 @@ def evaluated(folder, model, count=6, **options):
     samples = [Sample(input=task.question, target=task.target, id=str(task.id)) for task in tasks]
     task = inspect_ai.Task(dataset=samples, solver=generate(), scorer=includes())
     (log,) = inspect_ai.eval(
-        task, model=model, model_args={"pool": "rehearsal", **options}, log_dir=str(folder),
+        task, model=model, model_args={"pool": "rehearsal"} | options, log_dir=str(folder),
         display="none", score_display=False,
     )  # fmt: skip
     return log
@@ -52,6 +52,35 @@ def test_a_worker_alone_is_a_system_too(tmp_path):
     assert [s.output.metadata["steps"] for s in log.samples] == [
         [{"worker": "oboe", "subtask": "", "reads": []}]
     ] * len(log.samples)
+
+
+GUARDED = """
+[[workers]]
+id = "ada"
+model = "model-ada"
+base_url = "{url}"
+key_env = "TEST_KEY"
+[[policies]]
+name = "no-keys"
+kind = "secrets"
+on = ["output"]
+action = "redact"
+"""
+
+
+@pytest.mark.anyio
+async def test_a_system_is_measured_with_its_guardrails(tmp_path, monkeypatch):
+    monkeypatch.setenv("TEST_KEY", KEY)
+    async with FakeOpenAI(lambda _: "The key is AKIAIOSFODNN7EXAMPLE.") as server:
+        pool = tmp_path / "batuta.toml"
+        pool.write_text(GUARDED.format(url=server.url))
+        for model in ("batuta/ada", "batuta/ultra"):
+            log = await anyio.to_thread.run_sync(
+                lambda model=model: evaluated(tmp_path, model, 1, pool=str(pool))
+            )
+            assert log.status == "success", log.error
+            (sample,) = log.samples
+            assert "[removed by no-keys]" in sample.output.completion, model
 
 
 def test_an_unknown_system_is_told(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from batuta.distribution import install_hint
 from batuta.lab.tune.context import TuneSettings
-from batuta.lab.tune.rewriting import rewrite_workflows
+from batuta.lab.tune.rewriting import rewrite_most_used
 from batuta.lab.tune.spending import Allowance
 
 
@@ -19,7 +19,7 @@ async def test_who_wants_no_rewriting_is_not_told_to_install_it(lacks):
         report=lambda stage, said: told.append(said),
     )
     result: Any = SimpleNamespace(nominees={"ultra": object()})
-    assert await rewrite_workflows(context, result) is result
+    assert await rewrite_most_used(context, result) is result
     [said] = told
     assert said.startswith("skipped: ")
     assert ("gepa is not installed" in said and install_hint("tune") in said) == lacks

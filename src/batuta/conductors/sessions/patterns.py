@@ -76,8 +76,8 @@ class Switch:
         if self.pays:
             clause = "no cache is lost" if not self.cost_usd else f"it costs {cost} of cache"
             return (
-                f"{self.takes.id} takes over from {self.leaves.id}: {clause} and is expected to "
-                f"gain {gain}"
+                f"{self.takes.id} takes over from {self.leaves.id}: {clause}, and the switch is "
+                f"expected to gain {gain}"
             )
         return (
             f"stayed with {self.leaves.id}: a switch to {self.takes.id} would cost {cost} of cache "
@@ -203,12 +203,13 @@ class Conducting:
 
     conductor: Conductor
     continues_workflow: bool
-    """Whether a workflow that waits for tool results is continued, if there is one."""
+    """Whether a workflow that waits for tool results is continued, if there is one.
+
+    A waiting workflow of one plain step is not continued if this decision begins plainly."""
     is_plain: bool = False
     """Whether one worker is asked the unchanged conversation, without any further step."""
     begins_plainly: bool = False
-    """Whether the first step asks one worker the unchanged conversation. A waiting workflow of one
-    such step is then not continued."""
+    """Whether the first step asks one worker the unchanged conversation."""
 
 
 @runtime_checkable
@@ -256,7 +257,7 @@ def cheapest_actor(question: Question, pool: Pool, rules: SessionRules) -> Worke
 
 
 def note_uncompared(question: Question, pool: Pool, rules: SessionRules) -> str:
-    """Return clauses on workers that could be cheaper but lack a setting to be compared.
+    """Return clauses on workers that could be cheaper but lack a setting to tell.
 
     At most three workers are named, and none that is known to be more expensive.
     """
@@ -271,7 +272,7 @@ def note_uncompared(question: Question, pool: Pool, rules: SessionRules) -> str:
             tag = next(tag for tag in needed if tag not in worker.tags)
             notes.append(f'{worker.id} was not compared: its [[workers]] has no tag "{tag}"')
         elif worker.price is None and len(models) > 1:
-            notes.append(f"{worker.id} was not compared: its [[workers]] has no price")
+            notes.append(f"{worker.id} was compared at an assumed price: its [[workers]] has none")
     return "".join(f"; {note}" for note in notes[:_MOST_NOTES])
 
 
@@ -309,7 +310,8 @@ def cheapest_acting(name: str, context: PlanningContext, rules: SessionRules) ->
 class Escalate(_BeginsCheaply):
     """The cheapest worker acts; after failures or a stall the best takes over, if that pays.
 
-    The cheapest worker acts again from the next task on.
+    The cheapest worker acts again from the next task on, and as soon as the session's dollars do
+    not cover the acting worker.
     """
 
     name: str = "escalate"
@@ -323,7 +325,7 @@ class Escalate(_BeginsCheaply):
         continues = view.moment.boundary is None and worker.id == view.thread.acting
         strong = strongest_actor(view.question, view.pool)
         if view.has_failed and worker.id != strong.id and strong.id not in view.unpaid:
-            switch = _hardest_switch(view, worker, strong)
+            switch = _price_handover(view, worker, strong)
             if switch.pays:
                 doubts = DoubtsClaim(
                     name=self.name,
@@ -363,7 +365,7 @@ class DoubtsClaim:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Let the worker act; run the other workflow if it called no tool and the steps suffice."""
+        """Let the worker act; run `then` if it called no tool and `max_steps` allows it."""
         if not context.previous:
             return _plan_actor(self.worker, self.reason)
         if len(context.previous) > 1 or last_answer(context) is None:
@@ -420,14 +422,14 @@ def _choose_escalated(view: SessionView) -> tuple[Worker, str]:
 def _take_over(view: SessionView, acting: Worker, strong: Worker) -> tuple[Worker, str]:
     """Return the strong worker if the change pays, else the acting one; and the reason."""
     if view.moment.boundary is Boundary.STALL:
-        trouble, switch = "a stall", _hardest_switch(view, acting, strong)
+        trouble, switch = "a stall", _price_handover(view, acting, strong)
     else:
         trouble = f"{view.failures} failures"
         switch = _price_switch(view, acting, strong, view.failures)
     return (strong if switch.pays else acting), f"after {trouble} {switch.reason}"
 
 
-def _hardest_switch(view: SessionView, acting: Worker, strong: Worker) -> Switch:
+def _price_handover(view: SessionView, acting: Worker, strong: Worker) -> Switch:
     """Price the change with at least as many failures as `escalate` needs to hand over."""
     return _price_switch(view, acting, strong, max(view.failures, view.rules.failures))
 
@@ -451,7 +453,10 @@ class Advise(_BeginsCheaply):
     name: str = "advise"
 
     def in_session(self, view: SessionView) -> Conducting:
-        """Let the worker act, with advice if it is stuck."""
+        """Let the worker act, with advice if it is stuck.
+
+        After a failure, an answer without a tool call is replaced by advice and a further step.
+        """
         acting = view.acting or cheapest_actor(view.question, view.pool, view.rules)
         adviser = strongest_actor(view.question, view.pool)
         is_stuck = view.moment.boundary in {Boundary.SAME_FAILURE, Boundary.STALL}

@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
-from time import localtime, strftime
 from typing import TYPE_CHECKING, Any, final
 from urllib.parse import urlencode
 
@@ -18,6 +17,7 @@ import anyio
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from batuta.core.formatting import format_zoned_time
 from batuta.distribution import package_version
 from batuta.gateway.http.body import encode_json, read_checked_body, replay_body
 
@@ -80,7 +80,10 @@ class McpEndpoint:
     """Serves the protocol; its tools call the app that contains it."""
 
     def __init__(self, options: McpOptions) -> None:
-        """Build the protocol's server, which needs `attach` and `work` to serve."""
+        """Build the protocol's server, which needs `attach` and `work` to serve.
+
+        The extra `mcp` must be installed.
+        """
         from mcp.server.transport_security import TransportSecuritySettings  # noqa: PLC0415 - extra
 
         self._options = options
@@ -252,7 +255,7 @@ def describe_plan(planned: Json) -> str:
 
 
 def describe_run(run: Json) -> str:
-    """Return a stored run in one line."""
-    when = strftime("%Y-%m-%d %H:%M", localtime(run["created"]))
+    """Return a stored run in one line, with its time in the server's time zone."""
+    when = format_zoned_time(run["created"])
     question = " ".join(str(run.get("question") or "").split())[:100]
     return f"{run['id']} {when} {run['outcome']} {question}"

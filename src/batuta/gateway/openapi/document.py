@@ -24,7 +24,8 @@ from batuta.jobs import JobState
 from batuta.store.run_filter import RUN_PARAMETERS
 
 Json = dict[str, Any]
-_FUNCTION = {"tools[].type": "function"}
+_FUNCTION_TOOLS = {"tools[].type": "function"}
+"""Tells `body_schema` that the tools of the recorded body are functions."""
 _PAGE_PREFIX = "/ui"
 
 
@@ -45,6 +46,7 @@ class Operation:
     public: bool = False
     """Whether the operation never needs a key."""
     query: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    """The schemas of query parameters, by name; not of all parameters of every list."""
 
 
 _TEXT: Json = {"type": "string"}
@@ -251,7 +253,7 @@ def _request_schemas() -> dict[str, Json]:
         "ChatRequest": body_schema(
             chat.parse_chat,
             {
-                **_FUNCTION,
+                **_FUNCTION_TOOLS,
                 "messages[].tool_calls[].function.arguments": "{}",
                 "messages[].images[].image_url.url": "https://a.example/a.png",
             },
@@ -261,7 +263,7 @@ def _request_schemas() -> dict[str, Json]:
             text_completion.parse_completion, refused=text_completion.REFUSED_FIELDS
         ),
         "ResponseRequest": body_schema(
-            _parse_response, {**_FUNCTION, "input": "x"}, refused=responses.REFUSED_FIELDS
+            _parse_response, {**_FUNCTION_TOOLS, "input": "x"}, refused=responses.REFUSED_FIELDS
         ),
         "MessageRequest": body_schema(messages.parse_message, refused=messages.REFUSED_FIELDS),
         "CountRequest": body_schema(messages.parse_question, refused=messages.REFUSED_FIELDS),
@@ -347,7 +349,7 @@ class DocumentEndpoint:
     def __init__(self, routes: Sequence[BaseRoute]) -> None:
         self._routes = routes
         self._document: dict[str, Any] | None = None
-        """None until the first request, which builds it in about half a second."""
+        """None until the first request, which builds it."""
         self._body = b""
         self._building = anyio.Lock()
 

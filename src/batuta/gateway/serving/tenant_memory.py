@@ -156,8 +156,8 @@ class SessionMemory(Protocol):
     """The states of sessions.
 
     Laws: `hold` grants no more than the limit minus the session's costs and its other reservations.
-    An unknown session is new. Concurrent updates of a session are all applied. The newest
-    `MOST_THREADS` threads are kept.
+    An unknown session is new. Concurrent updates of a session are all applied. The most recently
+    used `MOST_THREADS` threads are kept.
     """
 
     async def load(self, tenant: str, session: str) -> SessionState:
@@ -226,10 +226,14 @@ class LocalSessions:
 
 
 REASONING_SIGNATURE = "batuta-reasoning"
-"""The signature of a worker's own reasoning; or the beginning of such a signature, followed by the
-model and the provider's signature. Thoughts with other signatures are not sent back to a worker."""
+"""The signature of reasoning that this server sent; with a provider's signature, its beginning.
+
+The model and the provider's signature follow then. Thoughts with other signatures are not sent back
+to a worker."""
 MAX_REMEMBERED_BYTES = 32 << 20
-"""Maximum number of bytes of remembered reasoning; the largest tenant's oldest is evicted first."""
+"""Approximate maximum of remembered reasoning; the largest tenant's oldest is evicted first.
+
+A character counts as a byte."""
 REMEMBERED_SECONDS = 3600.0
 """Seconds for which reasoning is remembered."""
 _ENTRY_BYTES = 500
@@ -275,10 +279,10 @@ class ReasoningMemory:
             thoughts = _thoughts_of(reply, pool[step.worker].model)
             if not thoughts:
                 continue
-            words = sum(len(t.text) + len(t.signature) + len(t.redacted) for t in thoughts)
+            characters = sum(len(t.text) + len(t.signature) + len(t.redacted) for t in thoughts)
             begun = _digest_beginning(run.header.question)
             for call in reply.tool_calls:
-                self._kept.put(tenant, _key_of(call, begun), thoughts, _ENTRY_BYTES + words)
+                self._kept.put(tenant, _key_of(call, begun), thoughts, _ENTRY_BYTES + characters)
 
     def fill_in(self, question: Question, tenant: str) -> Question:
         """Return the question with remembered thoughts added to assistant messages without any."""
@@ -357,7 +361,10 @@ class ConversationWorkers:
         self._workers = TenantMemory[int, WorkerId](MAX_CONVERSATIONS, CACHE_SECONDS, monotonic)
 
     def find_worker(self, question: Question, model: str, tenant: str) -> WorkerId | None:
-        """Return the substitute that answered this conversation last; None if there was none."""
+        """Return the substitute that answered this conversation last, if its cache is warm.
+
+        `model` is the name of the served model.
+        """
         if not self._workers or len(question.messages) < 2:  # noqa: PLR2004 - no earlier turn
             return None
         return self._workers.get(tenant, _conversation_beginning(question, model))

@@ -39,7 +39,8 @@ def redirect_with_key(
     until = int(time()) + _SECONDS
     value = f"{until}.{issued.text}.{_sign_text(request, until, issued.text, hasher)}"
     response = redirect_to(screen)
-    # Without a max-age it is a session cookie, which browsers do not write to disk.
+    # Without a max-age it is a session cookie; a browser that restores its tabs may keep it longer,
+    # so the signature holds for a minute only.
     response.set_cookie(
         _COOKIE,
         value,

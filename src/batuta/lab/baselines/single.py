@@ -1,7 +1,7 @@
 """One worker alone, which is asked the unchanged question.
 
-`SingleWorker(worker_id)` asks that worker; `SingleWorker()` asks the best worker of the pool by
-`Worker.strength`, which evaluations replace with the accuracy on calibration questions. A worker
+`SingleWorker(worker_id)` asks that worker; `SingleWorker()` asks the first of `Pool.ranked`, for
+which evaluations set `Worker.strength` to the accuracy on calibration questions. A worker
 that fails has no substitute, so no other worker is measured.
 """
 
@@ -21,6 +21,7 @@ class SingleWorker:
     worker: WorkerId | None = None
     """None: the pool's best worker."""
     calls: int = 1
+    """Maximum number of steps, as of every solver: always 1."""
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ from batuta.conductors import best_single_worker
 from batuta.core import Pool, Question, Sampling, WorkerId, user_message
 from batuta.engine.solver import run_conductor
 from batuta.errors import ConfigError, SourceError
-from batuta.lab.baselines import Cascade, SolverContext
+from batuta.lab.baselines import Cascade
 from batuta.lab.baselines.checker import EXECUTED_TESTS, Checker
 from batuta.lab.baselines.routing.skill_learning import learn_handbook
 from batuta.lab.baselines.routing.skill_orchestra import NAME, SkillOrchestra
@@ -61,9 +61,7 @@ async def learn_skills(part: EvalPart, history: History, *, concurrency: int) ->
     models = [worker.id for worker in subject.pool.ranked() if worker.is_model]
     if not models:
         raise ConfigError(f"{NAME} asks a model which skills questions need: the pool has no model")
-    context = SolverContext(
-        pool=subject.pool, clients=subject.clients_for_run(), limits=subject.limits
-    ).restrict_to(models[0])
+    context = subject.solver_context().restrict_to(models[0])
 
     async def ask(prompt: str) -> str:
         question = Question(messages=(user_message(prompt),), sampling=_SAMPLING)
@@ -406,9 +404,7 @@ class _EvalSession:
             subject = part.subject
             if id(part) in self.checkers or subject.replay_pool or not part.tasks.calibration:
                 continue
-            context = SolverContext(
-                pool=subject.pool, clients=subject.clients_for_run(), limits=subject.limits
-            )
+            context = subject.solver_context()
             self.checkers[id(part)], _ = await calibrate_checker(
                 Checker(),
                 part.tasks.calibration,

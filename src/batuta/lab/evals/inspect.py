@@ -26,7 +26,7 @@ from batuta.config.load import load_config
 from batuta.core import Message, Question, Role, Run, Sampling, Text, Tool, ToolCall, ToolResult
 from batuta.distribution import install_hint
 from batuta.errors import ConfigError
-from batuta.lab.baselines import ConductorSolver, SingleWorker, SolverContext
+from batuta.lab.baselines import ConductorSolver, SingleWorker
 from batuta.lab.evals.outage import outage_reason
 from batuta.lab.evals.served_solver import ServedSolver
 from batuta.lab.evals.setup import subject_of
@@ -117,10 +117,7 @@ class BatutaModelAPI(ModelAPI):
             sampling=Sampling(temperature=config.temperature, max_tokens=config.max_tokens),
         )
         seed = secrets.randbits(SEED_BITS) if config.seed is None else config.seed
-        solver_context = SolverContext(
-            pool=subject.pool, clients=subject.clients_for_run(), limits=subject.limits
-        )
-        run = await one.solver.answer(question, solver_context, seed)
+        run = await one.solver.answer(question, subject.solver_context(), seed)
         if (lost := outage_reason(run)) is not None:
             raise RuntimeError(lost)
         return _model_output(self.model_name, run)
@@ -129,17 +126,20 @@ class BatutaModelAPI(ModelAPI):
         """Return the pool and the system, opened once for all questions."""
         async with self._lock:
             if self._opened is None:
-                http = await self._stack.enter_async_context(HttpTransport())
-                pool, conductor = self._wanted
-                found = await load_config(http, pool=pool, conductor=conductor, time_scale=0.0)
-                subject = subject_of(found)
-                one = find_system(self.model_name, subject)
-                if one.fitter is not None:
-                    raise ConfigError(
-                        f"{one.name} learns from outcomes, which inspect_ai does not have"
-                    )
-                self._opened = subject, one
+                async with AsyncExitStack() as opening:
+                    http = await opening.enter_async_context(HttpTransport())
+                    self._opened = await self._open_system(http)
+                    self._stack.push_async_exit(opening.pop_all())
         return self._opened
+
+    async def _open_system(self, http: HttpTransport) -> tuple[Subject, System]:
+        pool, conductor = self._wanted
+        found = await load_config(http, pool=pool, conductor=conductor, time_scale=0.0)
+        subject = subject_of(found)
+        one = find_system(self.model_name, subject)
+        if one.fitter is not None:
+            raise ConfigError(f"{one.name} learns from outcomes, which inspect_ai does not have")
+        return subject, one
 
 
 def _core_message(message: ChatMessage) -> Message:

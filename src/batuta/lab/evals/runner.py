@@ -24,9 +24,7 @@ from batuta.core import (
     Task,
     WorkerId,
 )
-from batuta.engine import RunSettings
 from batuta.engine.run_loop import VERSIONS
-from batuta.lab.baselines import SolverContext
 from batuta.lab.evals.grading import AnswerGrader
 from batuta.lab.evals.outage import find_step_outage, lost_reply, outage_reason, unrecorded_reason
 from batuta.lab.evals.result_log import ResultLog, StepSummary, TrialResult, UnscoredReason
@@ -241,15 +239,7 @@ def _short_target(task: Task) -> str:
 
 async def _measure_run(trial: EvalTrial, grade: AnswerGrader) -> tuple[Run, TrialResult]:
     question = Question.of(trial.task.question)
-    subject = trial.subject
-    solver_context = SolverContext(
-        pool=trial.pool,
-        clients=subject.clients_for_run(),
-        limits=subject.limits,
-        settings=RunSettings(guardrails=subject.guardrails, plan_rules=subject.plan_rules),
-        answer_cache=subject.answer_cache,
-        run_tests=subject.run_tests,
-    )
+    solver_context = replace(trial.subject.solver_context(), pool=trial.pool)
     run = await trial.system.solver.answer(question, solver_context, _trial_seed(trial))
     served = isinstance(trial.system.solver, ServedSolver)
     lost = outage_reason(run) or (None if served else lost_reply(run))

@@ -22,6 +22,7 @@ from batuta.engine import RunSettings, TimeoutPolicy
 from batuta.engine.confidence import ConfidenceModel
 from batuta.errors import ConfigError
 from batuta.guardrails import NO_GUARDRAILS, Guardrails
+from batuta.lab.baselines import SolverContext
 from batuta.lab.tasks.recorded import ReplayPool
 from batuta.language.plan_rules import NO_RULES, PlanRules
 
@@ -126,6 +127,17 @@ class Subject:
         A record gets new clients for each run, so that repeated calls replay different samples.
         """
         return self.clients if self.replay_pool is None else self.replay_pool.clients()
+
+    def solver_context(self) -> SolverContext:
+        """Return the context in which a solver answers a question, as the server makes it."""
+        return SolverContext(
+            pool=self.pool,
+            clients=self.clients_for_run(),
+            limits=self.limits,
+            settings=RunSettings(guardrails=self.guardrails, plan_rules=self.plan_rules),
+            answer_cache=self.answer_cache,
+            run_tests=self.run_tests,
+        )
 
     def ultra(self, conductor: Conductor) -> ServedSystem:
         """Return the system served as batuta-ultra, with that conductor."""

@@ -15,7 +15,7 @@ _PAD_BYTES = 256 * 2**20
 
 
 def retain_freed_memory() -> bool:
-    """Make glibc keep freed memory in the process; return False without glibc.
+    """Make glibc keep freed memory in the process; return whether all options were set.
 
     A step's activations are some hundred megabytes, in pieces that glibc maps and unmaps one by
     one. Filling fresh pages took more time than the arithmetic of a small network.
@@ -47,7 +47,10 @@ class MemoryTrimmer:
     """Resident bytes after memory was last returned."""
 
     def trim_growth(self) -> bool:
-        """Return freed memory to the system, and True, if the process has grown too much."""
+        """Return freed memory to the system if the process has grown too much.
+
+        The result is whether memory was returned.
+        """
         if not _STATM.exists() or _resident_bytes() < max(self.least, self.held * 3 // 2):
             return False
         try:

@@ -1,4 +1,6 @@
-"""Rewrites the subtasks of the most used workflow: `gepa` reflects on runs and proposes wordings.
+"""Rewrites the subtasks of the most used workflow that has any, with the package `gepa`.
+
+`gepa` reflects on runs and proposes wordings.
 
 GEPA (Agrawal et al., arXiv 2507.19457) keeps a Pareto front of wordings over validation questions,
 mutates one of them by reflection on a minibatch, and validates the mutation if it does better on
@@ -103,7 +105,7 @@ def worded_steps(candidate: Candidate) -> tuple[int, ...]:
 
 
 def copies_a_question(text: str, tasks: Sequence[Task]) -> bool:
-    """Return whether the text has `_COPIED` words in a row, or all the words, of a question."""
+    """Return whether the text quotes `_COPIED` words in a row of a question, or all words of it."""
     padded = f" {text_key(text)} "
     for task in tasks:
         words = text_key(task.question).split()
@@ -172,7 +174,10 @@ class _WorkflowAdapter:
     def make_reflective_dataset(
         self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
     ) -> dict[str, list[dict[str, Any]]]:
-        """Return each step's input and output, and whether the workflow's answer was correct."""
+        """Return each step's texts, and whether the workflow's answer was correct.
+
+        The texts are the question, the replies of all earlier steps, and the step's own reply.
+        """
         return {
             name: [self._record(trace, self._step_index[name]) for trace in eval_batch.trajectories]
             for name in components_to_update
@@ -280,18 +285,20 @@ class _Silence:
         """Discard the message."""
 
 
-_VALIDATED, _LEAST_VALIDATED, _CONFIRMED = 40, 8, 60
-"""Maximum number of questions on which wordings are compared, the number that is used even if the
-budget seems too small, and maximum number of other questions that confirm the best wording."""
+_VALIDATED, _CONFIRMED = 40, 60
+"""Maximum number of questions on which wordings are compared, and of others to confirm the best."""
+_LEAST_VALIDATED = 8
+"""Minimum number of questions on which wordings are compared, whatever the budget."""
 _WORDINGS = 4
 """The number of wordings whose validation the budget should allow."""
 _SEARCHED = 0.7
 """The share of the stage's budget for finding a wording; the rest is for confirming it."""
 
 
-async def rewrite_workflows(context: TuneContext, result: TuneResult) -> TuneResult:
-    """Reword the most used workflow of ultra's nominee, if a better wording is found and confirmed.
+async def rewrite_most_used(context: TuneContext, result: TuneResult) -> TuneResult:
+    """Reword the most used workflow with subtasks of ultra's nominee, if a better wording is found.
 
+    A wording is kept if its mean gain on fresh questions exceeds one standard error.
     The stage is skipped if rewriting is disabled, if gepa is missing, if a pattern is nominated, or
     if no workflow in use has a subtask.
     """

@@ -18,7 +18,7 @@ from batuta.lab.tune.context import TuneContext
 from batuta.lab.tune.grouping import group_questions
 from batuta.lab.tune.judgement import judge_nominees
 from batuta.lab.tune.result import TuneResult
-from batuta.lab.tune.rewriting import rewrite_workflows
+from batuta.lab.tune.rewriting import rewrite_most_used
 from batuta.lab.tune.search_stage import search_workflows
 from batuta.lab.tune.selection import select_systems
 from batuta.lab.tune.stages import TuneStage, expected_accuracy
@@ -74,5 +74,5 @@ async def run_tuning(context: TuneContext) -> TuneResult:
     result = await select_systems(context, result)
     if settings.last is TuneStage.SELECT:
         return result
-    result = await rewrite_workflows(context, result)
+    result = await rewrite_most_used(context, result)
     return result if settings.last is TuneStage.REWRITE else await judge_nominees(context, result)

@@ -33,7 +33,7 @@ from batuta.language.instructions import InstructionKind, classify_instruction
 
 ABILITY_SPREAD = 0.74
 TASTE_SPREAD = 0.69
-"""Standard deviations of the ability over all families and of a family's taste, in probits."""
+"""Standard deviations of a worker's ability, and of its deviation in a family, in probits."""
 LEVEL_SLOPE = 0.25
 """Probits by which a question is harder for each level."""
 MIDDLE_LEVEL = 3.5
@@ -48,6 +48,7 @@ PLANNING_MEAN, PLANNING_SPREAD = 0.9, 0.4
 WORDING_SPREAD = 0.15
 PRICE_BASE, PRICE_SPREAD, PRICE_BY_ABILITY = 0.5, 0.6, 0.8
 PRICE_SHARE_IN = 0.25
+"""The price of an input token as a share of an output token's."""
 
 NORMAL = NormalDist()
 _TINY = 1e-9

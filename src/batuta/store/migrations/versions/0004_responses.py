@@ -1,4 +1,4 @@
-"""Responses."""
+"""The table of the responses that /v1/responses stores; `previous` is the id of the one before."""
 
 import sqlalchemy as sa
 from alembic import op
