@@ -47,6 +47,20 @@ class TestParts:
             assert asked and not asked & set(part.history.questions)
             assert len(asked) + len(part.history.questions) == 200
 
+    @pytest.mark.parametrize("questions", [1, 2, 3])
+    def test_a_record_too_small_for_a_split_is_refused_in_a_sentence(self, questions):
+        record, lacking = made_up(questions), 0
+        for seed in range(12):
+            try:
+                (part,) = make_record_parts(record, "random", (seed,))
+            except SourceError as error:
+                lacking += 1
+                assert f"none of the {questions} questions of made/up is" in str(error)
+            else:
+                assert part.tasks.tasks and part.history.questions
+        assert lacking
+        assert len(make_record_parts(record, "all", (0,))[0].tasks.tasks) == questions
+
     def test_all_are_measured_where_nothing_is_learned(self):
         (part,) = make_record_parts(made_up(), "all", (0,))
         assert part.history is None and len(part.tasks.tasks) == 200
