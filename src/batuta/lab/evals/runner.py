@@ -31,7 +31,13 @@ from batuta.engine.run_loop import VERSIONS
 from batuta.errors import BatutaError, ConfigError
 from batuta.lab.baselines import SolverContext
 from batuta.lab.evals.grading import AnswerGrader
-from batuta.lab.evals.outage import find_step_outage, lost_reply, outage_reason, unrecorded_reason
+from batuta.lab.evals.outage import (
+    find_step_outage,
+    is_judge_outage,
+    lost_reply,
+    outage_reason,
+    unrecorded_reason,
+)
 from batuta.lab.evals.result_log import ResultLog, StepSummary, TrialResult, UnscoredReason
 from batuta.lab.evals.run_archive import MAX_EXPECTED, MeasuredRun, RunArchive, run_id_of
 from batuta.lab.evals.served_solver import ServedSolver
@@ -260,7 +266,9 @@ async def _measure_run(trial: EvalTrial, grade: AnswerGrader) -> tuple[Run, Tria
     if lost is not None:
         return run, _make_result(trial, run, Grade(None, None, lost), "outage")
     best, paid = await _grade_run(trial, run, grade)
-    unscored = "undecided" if best.score is None else None
+    unscored = None
+    if best.score is None:
+        unscored = "outage" if is_judge_outage(best) else "undecided"
     return run, _make_result(trial, run, grade=best, unscored=unscored, judging=paid)
 
 
@@ -300,6 +308,8 @@ async def _grade_run(trial: EvalTrial, run: Run, grade: AnswerGrader) -> tuple[G
         graded = [(who, await grade_answer(grade, trial.task, text)) for who, text in replies]
         scored = [(who, g.score) for who, g in graded if g.score is not None]
         paid = sum((_judge_cost(g) for _, g in graded), ZERO_COST)
+        if failed := [g for _, g in graded if is_judge_outage(g)]:
+            return failed[0], paid
         summary = "no answer" if not graded else f"{len(scored)} replies"
         undecided = len(scored) < len(graded)
         return Grade(None if undecided else line(scored), None, summary), paid

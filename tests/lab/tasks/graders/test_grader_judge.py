@@ -74,6 +74,7 @@ async def test_a_call_that_fails_is_undecided_and_paid():
         reason="the provider is busy",
         usage=Usage(calls=1, input=7),
         cost=Cost(Decimal("0.1")),
+        failure="overloaded",
     )
 
 
