@@ -98,7 +98,7 @@ def render_markdown(report: Json, figures: Iterable[str] = ()) -> str:
 def report_title(report: Json) -> str:
     """Return a title: the task set, the number of questions, and how they were held out."""
     questions = f"{report['tasks']}: {report['questions']} questions"
-    if not report["split"]:
+    if report["split"] in {None, "all"}:
         return questions
     splits = len(report["seeds"])
     of = "a split" if splits == 1 else f"{splits} splits"
