@@ -452,3 +452,17 @@ def test_a_narrow_terminal_folds_a_long_name_and_cuts_no_figure(tmp_path):
     (row,) = (line.split() for line in wide if line.startswith(long))
     (folded,) = (line.split() for line in narrow if row[-2] in line)
     assert folded[1:] == row[1:] and "…" not in "".join(narrow[:8])
+
+
+def test_a_method_that_lacks_torch_is_told_before_a_worker_is_called(tmp_path):
+    program = "import sys; sys.modules['torch'] = None\nfrom batuta.__main__ import main\nsys.exit(main())"
+    args = ["eval", "--pool", "rehearsal", "--systems", "routerdc", "--out", str(tmp_path / "out")]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *args],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 2 and "routerdc is fitted with torch: install it" in done.stderr
+    assert not (tmp_path / "out" / "results.jsonl").read_text()
