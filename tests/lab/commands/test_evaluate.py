@@ -432,3 +432,37 @@ def test_on_a_terminal_bars_are_drawn_on_stderr(tmp_path):
     assert process.wait(60) == 0 and json.loads(out)["systems"]
     os.close(parent)
     assert b"ultra" in seen and b"random" in seen and b"30/30" in seen
+
+
+def test_a_narrow_terminal_folds_a_long_name_and_cuts_no_figure(tmp_path):
+    long = "a-model-with-a-name-of-" + "many-words-" * 5
+    rows = [
+        {"question": f"{n}?", "workers": {long: {"score": n % 3 > 0, "usd": 0.0000123}}}
+        for n in range(60)
+    ]
+    (tmp_path / "o.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    args = ["--tasks", f"recorded:{tmp_path / 'o.jsonl'}", "--split", "all", "--systems", long]
+    told = {
+        width: CliRunner().invoke(
+            app, [*args, "--out", str(tmp_path / "out")], env={"COLUMNS": width}
+        )
+        for width in ("80", "200")
+    }
+    narrow, wide = (told[width].stdout.splitlines() for width in told)
+    (row,) = (line.split() for line in wide if line.startswith(long))
+    (folded,) = (line.split() for line in narrow if row[-2] in line)
+    assert folded[1:] == row[1:] and "…" not in "".join(narrow[:8])
+
+
+def test_a_method_that_lacks_torch_is_told_before_a_worker_is_called(tmp_path):
+    program = "import sys; sys.modules['torch'] = None\nfrom batuta.__main__ import main\nsys.exit(main())"
+    args = ["eval", "--pool", "rehearsal", "--systems", "routerdc", "--out", str(tmp_path / "out")]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *args],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 2 and "routerdc is fitted with torch: install it" in done.stderr
+    assert not (tmp_path / "out" / "results.jsonl").read_text()

@@ -123,5 +123,7 @@ def test_a_headline_at_a_tie_names_all_and_at_zero_nobody_is_right():
     assert headline(tie) == "Right most often: a and b alike; 50.0 %."
     told = headline(tie, a=0.3, b=0.1, c=0.1)
     assert told == "Right most often: b and a alike, the cheapest first; 50.0 %."
+    free = headline(tie, a=0.3, b=0.0, c=0.1)
+    assert free == "Right most often: b and a alike, the cheapest first; 50.0 %."
     assert headline({"a": 0.0, "b": 0.0}) == "No system was right: 0.0 %, a and b alike."
     assert headline({"a": 0.0}) == "No system was right: 0.0 %, a."

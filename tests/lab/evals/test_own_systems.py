@@ -40,6 +40,26 @@ class Nameless:
         return None
 
 
+class Raising:
+    name = "raising"
+
+    async def plan(self, context, listener=None):
+        raise ValueError("boom")
+
+
+class Leaving(Raising):
+    async def plan(self, context, listener=None):
+        raise SystemExit(3)
+
+
+class Texts:
+    name = "texts"
+    calls = None
+
+    async def answer(self, question, context, seed):
+        return "42"
+
+
 class Useless:
     name = "useless"
 
@@ -71,7 +91,11 @@ def measure(tmp_path, mine):
             ["--tasks", f"recorded:{path}", "--systems", names, "--json", "--out", str(tmp_path / out)],
         )  # fmt: skip
         if done.exit_code:
-            return done.stderr or str(done.exception)
+            error = done.exception
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            assert isinstance(error, ConfigError | SystemExit)
+            return done.stderr if isinstance(error, SystemExit) else str(error)
         found = json.loads(done.stdout)["systems"]
         return {name.removeprefix(f"{mine}:"): one["accuracy"] for name, one in found.items()}
 
@@ -99,6 +123,10 @@ def test_results_are_those_of_the_file_as_it_is(measure, mine):
         ("Useless", "neither `plan` nor `answer`"),
         ("needs", "cannot be created: TypeError"),
         ("fit_nothing", "nothing to learn"),
+        ("Raising", "failed on the question own/"),
+        ("Raising", "ValueError: boom ("),
+        ("Leaving", "SystemExit: 3"),
+        ("Texts", "returns str as its answer, not a Run"),
     ],
 )
 def test_what_is_no_system_is_told_in_a_sentence(measure, member, told):

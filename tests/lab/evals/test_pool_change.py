@@ -106,5 +106,6 @@ async def test_the_command_line_says_it_too(tmp_path, command_line):
     )
     systems = json.loads(done.stdout)["systems"]
     assert systems["best-single"]["accuracy"] == systems["b"]["accuracy"] > 0
-    refused = await run("--tasks", "rehearsal", "--leaves", "a")
-    assert refused.returncode == 2 and "change the pool of a record" in refused.stderr
+    for option in (["--leaves", "a"], ["--simulate"], ["--split", "unseen"]):
+        refused = await run("--tasks", "rehearsal", *option)
+        assert refused.returncode == 2 and "are for a record" in refused.stderr

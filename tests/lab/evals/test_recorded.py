@@ -17,7 +17,7 @@ from batuta.errors import ConfigError, SourceError
 from batuta.lab.baselines import SolverContext
 from batuta.lab.evals import EvalOptions, ResultLog, evaluate_parts, open_recorded_parts
 from batuta.lab.evals.all_workers import AllWorkers, Vote, oracle_score, skill_oracle_score
-from batuta.lab.evals.markdown_report import render_markdown, table_rows
+from batuta.lab.evals.markdown_report import render_markdown, report_title, table_rows
 from batuta.lab.evals.recorded_sets import make_record_parts
 from batuta.lab.evals.report import build_report
 from batuta.lab.evals.subject import AnswerCache
@@ -46,6 +46,20 @@ class TestParts:
             asked = {task.question for task in part.tasks.tasks}
             assert asked and not asked & set(part.history.questions)
             assert len(asked) + len(part.history.questions) == 200
+
+    @pytest.mark.parametrize("questions", [1, 2, 3])
+    def test_a_record_too_small_for_a_split_is_refused_in_a_sentence(self, questions):
+        record, lacking = made_up(questions), 0
+        for seed in range(12):
+            try:
+                (part,) = make_record_parts(record, "random", (seed,))
+            except SourceError as error:
+                lacking += 1
+                assert f"none of the {questions} questions of made/up is" in str(error)
+            else:
+                assert part.tasks.tasks and part.history.questions
+        assert lacking
+        assert len(make_record_parts(record, "all", (0,))[0].tasks.tasks) == questions
 
     def test_all_are_measured_where_nothing_is_learned(self):
         (part,) = make_record_parts(made_up(), "all", (0,))
@@ -338,6 +352,20 @@ class TestSeeds:
         assert found["split"] == "unseen" and found["seeds"] == list(range(14))
         assert found["differences"]["systems"]["vote"]["test"] == "paired bootstrap"
         assert "14 splits of whole families" in render_markdown(found)
+
+    async def test_only_what_was_held_out_is_said_to_be_held_out(self, tmp_path):
+        titles = [
+            report_title(
+                build_report(
+                    await measured(
+                        tmp_path / split, make_record_parts(made_up(), split, (0,)), "weak"
+                    )
+                )
+            )
+            for split in ("all", "random")
+        ]
+        assert titles[0] == "recorded:made/up: 200 questions"
+        assert titles[1].endswith("questions held out, a split at random")
 
     async def test_of_few_families_no_interval_is_told(self, tmp_path):
         parts = make_record_parts(made_up(), "unseen", (0,), limit=12)

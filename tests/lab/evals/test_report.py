@@ -151,7 +151,7 @@ class TestReport:
         bare = {"references": [], "calibration": {"unmeasured": []}}
         found = table_rows({"systems": {"none": none, "best": best}, **bare})
         assert [row[0] for row in found] == ["best", "none"]
-        assert found[1][1:3] == ["–", "–––"]
+        assert found[1][1:3] == ["–", "–"]
 
 
 PNG = b"\x89PNG\r\n\x1a\n"

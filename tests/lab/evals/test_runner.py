@@ -262,6 +262,25 @@ class TestUnscored:
             ("undecided", "cannot tell")
         }
 
+    @pytest.mark.parametrize("system", ["good", "oracle"])
+    async def test_an_answer_that_a_judge_was_not_there_to_grade_is_graded_later(
+        self, tmp_path, system
+    ):
+        tasks = tuple(replace(task, grader="judge") for task in questions(2))
+
+        def fail(_):
+            raise ProviderOverloadedError("the judge is busy")
+
+        async def judged(reply):
+            async with open_answer_grader(tasks, ScriptedClient(reply)) as grade:
+                asked = TaskSet(name="judged", tasks=tasks, calibration=(), grade=grade)
+                found = await measured(tmp_path, subject(), asked, system)
+            return {(run.unscored, run.score) for run in found.results[system]}
+
+        assert await judged(fail) == {("outage", None)}
+        assert await judged(lambda _: "GRADE: 1") == {(None, 1.0)}
+        assert await judged(fail) == {(None, 1.0)}  # kept
+
     async def test_what_a_judge_takes_is_counted_and_told_apart(self, tmp_path):
         tasks = tuple(replace(task, grader="judge") for task in questions(2))
         judge = ScriptedClient(lambda _: "GRADE: 1", price=PRICE)

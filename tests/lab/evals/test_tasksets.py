@@ -141,6 +141,37 @@ class TestBenchmarks:
                 ):
                     pass
 
+    @pytest.mark.parametrize(
+        ("grader", "target", "data"),
+        [
+            ("integer", "a dozen", ""),
+            ("choice", "Paris", ""),
+            ("choice", "C", '{"options": ["Rome", "Paris"]}'),
+            ("json-schema", "", '{"type": "objectt"}'),
+            ("instructions", "", '{"instructions": [{"id": "punctuation:no_comma"}]}'),
+        ],
+    )
+    async def test_each_question_that_cannot_be_graded_is_named_before_anything_is_run(
+        self, grader, target, data
+    ):
+        fits = {
+            "integer": ("12 eggs", ""),
+            "choice": ("(b)", ""),
+            "json-schema": ("", "{}"),
+            "instructions": (
+                "",
+                '{"instructions": [{"id": "punctuation:no_comma", "arguments": {}}]}',
+            ),
+        }
+        bad = Task(id=TaskId("own/7"), question="q", target=target, grader=grader, data=data)
+        well, given = fits[grader]
+        good = Task(id=TaskId("own/8"), question="q", target=well, grader=grader, data=given)
+        async with open_answer_grader([good]):
+            pass
+        with pytest.raises(SourceError, match="own/7"):
+            async with open_answer_grader([bad, good]):
+                pass
+
     async def test_programs_run_in_a_sandbox(self):
         data = json.dumps({"tests": "assert double(4) == 8"})
         task = Task(

@@ -29,6 +29,7 @@ from batuta.core import (
     Workflow,
 )
 from batuta.lab.evals.outage import SYSTEM_FAULT_CODES, outage_reason
+from batuta.lab.tasks.graders import JudgeGrade
 from batuta.lab.train.reward import round_cost, run_reward, scheduled_cost_weight
 from batuta.lab.train.settings import RewardSettings
 from lab.train.stage import POOL
@@ -88,6 +89,8 @@ def reply(tokens=0, usd="0"):
         (run(reply()), RIGHT, 1.0),
         (run(reply()), Grade(0.5), 0.75),
         (run(reply()), UNDECIDED, 0.5),
+        (run(reply()), JudgeGrade(score=None, extracted=None, failure="overloaded"), None),
+        (run(reply()), JudgeGrade(score=None, extracted=None, failure="context_too_long"), 0.5),
         (run(Failure(code="overloaded", message="busy"), answer=None, outcome=Outcome.FAILED), None, None),  # pyright: ignore[reportArgumentType]
         (run(Failure(code="overloaded", message="busy"), reply()), RIGHT, None),
         (run(Failure(code="empty_reply", message="nothing"), answer=None, outcome=Outcome.FAILED), None, 0.5),  # pyright: ignore[reportArgumentType]

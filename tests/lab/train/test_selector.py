@@ -94,6 +94,20 @@ def test_outcomes_with_their_answers_teach_the_cascade_too(tmp_path):
     assert open_cascade(out).selector.digest == open_selector(out).digest
 
 
+def test_a_question_whose_answers_are_not_recorded_is_no_wrong_answer_of_the_cascade(tmp_path):
+    plain = history()
+    credit = np.ones((*plain.scores_qm.shape, 1), np.float32)
+    answers = np.zeros(credit.shape, np.int32)
+    credit[::3], answers[::3] = np.nan, -1
+    taught = replace(
+        plain,
+        scores_qm=np.ones_like(plain.scores_qm),
+        samples=RunSamples(credit, answers, ("4",)),
+    )
+    found = train_selector(taught, tmp_path / "mini", SelectorRecipe(features=SMALL))
+    assert found.cascade == (1.0, 1.0)
+
+
 def test_what_is_missing_is_an_error_that_says_what_to_do(tmp_path):
     with pytest.raises(ConfigError, match="give --history FILE or --tasks recorded:NAME"):
         read_outcomes(None, None)

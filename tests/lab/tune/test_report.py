@@ -3,11 +3,12 @@
 import json
 import tomllib
 import urllib.request
+from decimal import Decimal
 
 import pytest
 
 from batuta.gateway.ui.learning import ResultFolder
-from batuta.lab.commands.tune import read_original
+from batuta.lab.commands.tune import read_original, show_result
 from batuta.lab.tune.calibrate import WorkerCard, share_of
 from batuta.lab.tune.judge import Comparison, Verdict
 from batuta.lab.tune.recommend import write_settings
@@ -52,6 +53,15 @@ def test_the_page_shows_what_was_found_and_the_whole_report(tuned):
     for figures in found["judged"]:
         assert f"{100 * figures['share']:.1f}" in page, figures["name"]
     assert "bills" in page and "<svg" in whole
+
+
+def test_dollars_that_only_count_against_the_budget_are_told_apart(tuned, tmp_path, capsys):
+    found = tuned[1] | {"confidence": []}
+    show_result(found, tmp_path, pool=None, counted=Decimal(str(found["spent"]["usd"])))
+    assert "count against the budget" not in capsys.readouterr().out
+    show_result(found, tmp_path, pool=None, counted=Decimal(99))
+    told = capsys.readouterr().out
+    assert f"${found['spent']['usd']:.4f}" in told and "$99.0000 count against the budget" in told
 
 
 def test_a_tuning_that_ended_early_is_shown_too(tuned, tmp_path):

@@ -147,6 +147,29 @@ async def test_a_call_that_was_cut_by_a_kill_counts_once_when_it_is_made_again(t
         assert paid.sum_up() == (3, budget.usd)
 
 
+async def test_a_call_that_was_interrupted_counts_once_when_it_is_made_again(tmp_path):
+    """Ctrl-C and SIGTERM cancel the calls in flight, and the tuning goes on as if it had not."""
+    price = Price(input=Decimal(10), output=Decimal(10))
+    worker = Worker(id=WorkerId("w"), model="m", price=price)
+
+    class Silent:
+        async def complete(self, request, listener):
+            await anyio.sleep_forever()
+
+    for _ in range(3):  # interrupted again and again
+        with PaidCalls(tmp_path / "paid.db") as paid:
+            budget = TuneBudget(Allowance(usd=Decimal(1), calls=2), paid)
+            with anyio.move_on_after(0.01):
+                await BudgetedClient(Silent(), worker, budget).complete(request())  # pyright: ignore[reportArgumentType]
+            worst = bound_call_cost(request(), worker, ASSUMED_PRICE, whole=True).max_usd
+            assert paid.sum_up() == (budget.calls, budget.usd) == (1, worst)
+    with PaidCalls(tmp_path / "paid.db") as paid:
+        budget = TuneBudget(Allowance(usd=Decimal(1), calls=2), paid)
+        client = ScriptedClient(["yes"], price=price)
+        reply = await BudgetedClient(client, worker, budget).complete(request())
+        assert paid.sum_up() == (budget.calls, budget.usd) == (1, reply.cost.usd)
+
+
 async def test_where_nothing_is_replayed_a_call_that_was_cut_by_a_kill_counts_beside(tmp_path):
     """So that no bill is above the budget: both calls may have been charged for."""
     price = Price(input=Decimal(10), output=Decimal(10))

@@ -100,10 +100,20 @@ def _fit_masrouter(
     return fit_masrouter(history, seed=seed, features=features)
 
 
+_NEED_TORCH = frozenset({"routellm-mf", "routerdc", "masrouter"})
+
+
+def why_not_installed(name: str) -> str | None:
+    """Return what the method of that name lacks, with the command that installs it, or None."""
+    if name in _NEED_TORCH and find_spec("torch") is None:
+        return f"{name} is fitted with torch: install it ({install_hint('train')})"
+    return None
+
+
 def _require_torch(name: str) -> None:
-    """Raise ConfigError with the command that installs torch, if it is missing."""
-    if find_spec("torch") is None:
-        raise ConfigError(f"{name} is fitted with torch: install it ({install_hint('train')})")
+    """Raise ConfigError if torch is missing."""
+    if (why := why_not_installed(name)) is not None:
+        raise ConfigError(why)
 
 
 _fit_local = partial(smoothie.fit_smoothie, k=smoothie.NEIGHBOURS)

@@ -46,8 +46,10 @@ def print_table(report: dict[str, Any]) -> None:
 
     console = open_console()
     shown = Table(title=report_title(report), title_justify="left", box=None, padding=(0, 1, 0, 0))
-    for number, head in enumerate(TABLE_HEADS[:-1]):
-        shown.add_column(head, justify="right" if number else "left", no_wrap=True)
+    for head in TABLE_HEADS[:-1]:
+        side = "left" if head == TABLE_HEADS[0] else "right"
+        figure = head not in {"system", "n"}  # other columns are folded, so that no figure is cut
+        shown.add_column(head, justify=side, no_wrap=figure, overflow="fold")
     for row in table_rows(report):
         shown.add_row(*row[:-1])
     console.print(shown)

@@ -101,8 +101,11 @@ async def open_eval_subject(
     if wanted.questions.tasks.startswith(RECORDED_PREFIX):
         _refuse_budget(wanted, "nothing is paid for a record")
         return _open_record(wanted), None
-    if wanted.pool.leaves or wanted.pool.joins:
-        raise ConfigError("--leaves and --joins change the pool of a record: --tasks recorded:SET")
+    pool, split = wanted.pool, wanted.questions.split
+    if pool.leaves or pool.joins or pool.simulate or split is not RecordSplit.RANDOM:
+        raise ConfigError(
+            "--split, --leaves, --joins and --simulate are for a record: --tasks recorded:SET"
+        )
     setup = SubjectSetup(
         pool=wanted.pool.pool or (WORLD2 if wanted.questions.tasks.startswith(WORLD2) else None),
         rehearses=wanted.questions.tasks.startswith(REHEARSAL),

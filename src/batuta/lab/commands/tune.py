@@ -70,8 +70,13 @@ def show_forecast(loaded: LoadedConfig, questions: TuneQuestions, forecast: dict
         console.print(f"workers without a price, estimated high: {', '.join(forecast['unpriced'])}")
 
 
-def show_result(found: dict[str, Any], out: Path, *, pool: str | None) -> None:
-    """Print the result; `pool` is the name of a simulated pool, None for real workers."""
+def show_result(
+    found: dict[str, Any], out: Path, *, pool: str | None, counted: Decimal = Decimal(0)
+) -> None:
+    """Print the result; `pool` is the name of a simulated pool, None for real workers.
+
+    `counted` are the dollars that count against the budget, which may be more than the calls cost.
+    """
     console = open_console(highlight=False, soft_wrap=True)
     for line in found["recommendation"]["why"]:
         console.print(line, soft_wrap=False)
@@ -79,6 +84,12 @@ def show_result(found: dict[str, Any], out: Path, *, pool: str | None) -> None:
         console.print(f"confidence: {line}", soft_wrap=False)
     spent = found["spent"]
     console.print(f"spent: {spent['calls']:,} calls, ${spent['usd']:.4f}")
+    if float(counted) > spent["usd"] + 0.00005:
+        console.print(
+            f"${counted:.4f} count against the budget, because calls that failed, or whose tokens "
+            "are not reported, count at their worst case",
+            soft_wrap=False,
+        )
     console.print(f"report: {out / 'report.html'}")
     if pool is not None:
         ultra = found["recommendation"]["ultra"] or ""
@@ -274,7 +285,7 @@ async def _run_tuning(
     _write_results(options, found, result, parts, fitted=fitted, simulated=loaded.simulated)
     if not options.output.json:
         pool = options.pool if loaded.simulated else None
-        show_result(found, options.output.out, pool=pool)
+        show_result(found, options.output.out, pool=pool, counted=budget.usd)
     return found
 
 

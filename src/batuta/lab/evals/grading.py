@@ -44,21 +44,22 @@ async def open_answer_grader(
 ) -> AsyncGenerator[AnswerGrader]:
     """Open the graders of those tasks, with a sandbox if one of them runs programs.
 
-    A grader of each kind is opened now, before anything is paid for. Without a judge, answers that
+    The grader of every task is made now, before anything is paid for. Without a judge, answers that
     no rule decides stay undecided. The tier is the kind of sandbox; `none` runs programs without
     isolation.
 
     Raises:
         ConfigError: there is no such grader, or it needs an extra or a judge that is missing.
         SandboxError: programs cannot be isolated here.
+        SourceError: a task's data or answer do not fit its grader.
     """
-    kinds = {task.grader: task for task in tasks}
+    asked = tuple(tasks)
     async with AsyncExitStack() as stack:
         sandbox = None
-        if any(name.startswith(PROGRAM_PREFIX) for name in kinds):
+        if any(task.grader.startswith(PROGRAM_PREFIX) for task in asked):
             sandbox = await stack.enter_async_context(Sandbox.open(tier))
         graders = stack.enter_context(GraderRegistry(sandbox=sandbox, judge=judge))
-        for task in kinds.values():
+        for task in asked:
             graders.grader_for(task)
 
         async def grade(task: Task, answer: str) -> Grade:

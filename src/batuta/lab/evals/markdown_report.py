@@ -119,10 +119,9 @@ def report_headline(report: Json) -> str:
     if len(equal) > 1:
         return f"Right most often: {_describe_equals(equal, report)}; {format_percent(most)} %."
     (best,) = equal
-    low, high = systems[best]["ci95"] or (None, None)
     found = (
         f"Right most often: {system_label(best, report)}, {format_percent(most)} % "
-        f"({format_percent(low)}–{format_percent(high)})"
+        f"({_format_interval(systems[best]['ci95'])})"
     )
     delta = report["differences"] and report["differences"]["systems"].get(best)
     if not delta:
@@ -138,7 +137,9 @@ def _describe_equals(names: Sequence[str], report: Json) -> str:
     systems: Json = report["systems"]
     if len(names) == 1:
         return system_label(names[0], report)
-    unit = next((u for u in ("usd", "tokens") if all(systems[n][u] for n in names)), None)
+    unit = next(
+        (u for u in ("usd", "tokens") if all(systems[n][u] is not None for n in names)), None
+    )
     ordered = sorted(names, key=lambda name: systems[name][unit]) if unit else list(names)
     labels = [system_label(name, report) for name in ordered]
     equals = f"{formatting.join_words(labels)} alike"
@@ -155,12 +156,11 @@ def table_rows(report: Json) -> list[list[str]]:
 
 
 def _table_row(name: str, figures: Json, report: Json) -> list[str]:
-    low, high = figures["ci95"] or (None, None)
     unscored = f" (+{figures['unscored']} unscored)" if figures["unscored"] else ""
     return [
         system_label(name, report),
         format_percent(figures["accuracy"]),
-        f"{format_percent(low)}–{format_percent(high)}",
+        _format_interval(figures["ci95"]),
         f"{figures['n']}{unscored}",
         format_decimal(figures["calls"]),
         format_decimal(figures["steps"]),
@@ -361,6 +361,10 @@ def markdown_table(heads: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
 def format_percent(share: float | None) -> str:
     """Return a share in per cent with one decimal; a dash if unknown."""
     return UNKNOWN if share is None else f"{100 * share:.1f}"
+
+
+def _format_interval(bounds: tuple[float, float] | None) -> str:
+    return UNKNOWN if bounds is None else f"{format_percent(bounds[0])}–{format_percent(bounds[1])}"
 
 
 def format_dollars(value: float | None) -> str:

@@ -7,9 +7,10 @@ is an outage, which does not show anything about the system.
 
 from __future__ import annotations
 
-from batuta.core import Failure, MalformedPlan, Outcome, Run, StepRun
+from batuta.core import Failure, Grade, MalformedPlan, Outcome, Run, StepRun
 from batuta.engine.finalize import last_step
 from batuta.errors import NotRecordedError
+from batuta.lab.tasks.graders import JudgeGrade
 
 SYSTEM_FAULT_CODES = frozenset(
     {
@@ -81,6 +82,12 @@ def _fallback_outage(run: Run) -> str | None:
     failures += [last.result] if isinstance(last.result, Failure) else []
     outages = [failure.message for failure in failures if failure.code not in SYSTEM_FAULT_CODES]
     return outages[-1] if outages else None
+
+
+def is_judge_outage(grade: Grade) -> bool:
+    """Return whether an outage kept a judge from grading the answer."""
+    code = grade.failure if isinstance(grade, JudgeGrade) else ""
+    return bool(code) and code not in SYSTEM_FAULT_CODES
 
 
 def unrecorded_reason(run: Run) -> str | None:

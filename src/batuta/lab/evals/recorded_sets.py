@@ -17,7 +17,7 @@ import numpy as np
 from batuta.core import Conductor, Grade, Pool, Task
 from batuta.core.suggestions import suggest_names
 from batuta.environment import benchmark_folder
-from batuta.errors import ConfigError
+from batuta.errors import ConfigError, SourceError
 from batuta.lab.evals.evaluation import EvalPart
 from batuta.lab.evals.subject import AnswerCache, Subject
 from batuta.lab.evals.task_sets import TaskSet
@@ -205,7 +205,7 @@ def make_record_parts(
 
     Raises:
         ConfigError: `change` does not fit the record's workers.
-        SourceError: there are too few families to hold out whole ones.
+        SourceError: there are too few families to hold out whole ones, or too few questions.
     """
     replays = ReplayPool(record, simulate=simulate)
     groups = dict(zip((task.id for task in record.tasks), record.families, strict=True))
@@ -237,16 +237,32 @@ def make_record_parts(
         )
         return EvalPart(subject=subject, tasks=tasks, seeds=(seed,), history=history)
 
-    return tuple(part(seed) for seed in seeds)
+    parts = tuple(part(seed) for seed in seeds)
+    if not any(one.tasks.tasks for one in parts):
+        raise _too_few_questions(record, "held out to be measured")
+    return parts
+
+
+def _too_few_questions(record: RecordedOutcomes, where: str) -> SourceError:
+    return SourceError(
+        f"none of the {len(record.tasks)} questions of {record.name} is {where}: use a record with "
+        "more questions, or --split all"
+    )
 
 
 def _divide_record(
     record: RecordedOutcomes, split: SplitKind, seed: int
 ) -> tuple[Pool, History | None, list[int]]:
-    """Return the workers, their known outcomes, and the indices of the measured questions."""
+    """Return the workers, their known outcomes, and the indices of the measured questions.
+
+    Raises:
+        SourceError: there are too few families or questions.
+    """
     if split == "all":
         return record.pool(), None, list(range(len(record.tasks)))
     division = _SPLITS[split](record, seed)
     known = np.sort(np.concatenate([division.train, division.calibration]))
+    if not known.size:
+        raise _too_few_questions(record, "left to learn from")
     history = history_from_record(record, known)
     return record.pool(calibration=known), history, division.test.tolist()

@@ -9,6 +9,8 @@ from decimal import Decimal
 from functools import lru_cache
 from hashlib import blake2b
 from random import Random
+from traceback import extract_tb
+from typing import cast
 
 from batuta.core import (
     Cost,
@@ -25,15 +27,24 @@ from batuta.core import (
     WorkerId,
 )
 from batuta.engine.run_loop import VERSIONS
+from batuta.errors import BatutaError, ConfigError
+from batuta.lab.baselines import SolverContext
 from batuta.lab.evals.grading import AnswerGrader
-from batuta.lab.evals.outage import find_step_outage, lost_reply, outage_reason, unrecorded_reason
+from batuta.lab.evals.outage import (
+    find_step_outage,
+    is_judge_outage,
+    lost_reply,
+    outage_reason,
+    unrecorded_reason,
+)
 from batuta.lab.evals.result_log import ResultLog, StepSummary, TrialResult, UnscoredReason
 from batuta.lab.evals.run_archive import MAX_EXPECTED, MeasuredRun, RunArchive, run_id_of
 from batuta.lab.evals.served_solver import ServedSolver
 from batuta.lab.evals.subject import Subject
-from batuta.lab.evals.systems import CALIBRATION, System
+from batuta.lab.evals.systems import CALIBRATION, System, is_own_system
 from batuta.lab.executor import LocalExecutor
 from batuta.lab.tasks.graders import JudgeGrade, grade_answer
+from batuta.lab.tasks.graders.registry import describe_error
 from batuta.lab.tasks.recorded import SIMULATED_PREFIX
 from batuta.language.instructions import classify_instruction
 from batuta.usage import ZERO_COST
@@ -240,14 +251,38 @@ def _short_target(task: Task) -> str:
 async def _measure_run(trial: EvalTrial, grade: AnswerGrader) -> tuple[Run, TrialResult]:
     question = Question.of(trial.task.question)
     solver_context = replace(trial.subject.solver_context(), pool=trial.pool)
-    run = await trial.system.solver.answer(question, solver_context, _trial_seed(trial))
+    run = await _answer_question(trial, question, solver_context)
     served = isinstance(trial.system.solver, ServedSolver)
     lost = outage_reason(run) or (None if served else lost_reply(run))
     if lost is not None:
         return run, _make_result(trial, run, Grade(None, None, lost), "outage")
     best, paid = await _grade_run(trial, run, grade)
-    unscored = "undecided" if best.score is None else None
+    unscored = None
+    if best.score is None:
+        unscored = "outage" if is_judge_outage(best) else "undecided"
     return run, _make_result(trial, run, grade=best, unscored=unscored, judging=paid)
+
+
+async def _answer_question(trial: EvalTrial, question: Question, context: SolverContext) -> Run:
+    """Return the run of the trial's system.
+
+    Raises:
+        ConfigError: a system of the user's own raises an error, or returns something else.
+    """
+    system = trial.system
+    try:
+        run = await system.solver.answer(question, context, _trial_seed(trial))
+    except (Exception, SystemExit) as error:
+        if isinstance(error, BatutaError) or not is_own_system(system.name):
+            raise
+        at = extract_tb(error.__traceback__)[-1]
+        raise ConfigError(
+            f"{system.name} failed on the question {trial.task.id}: {describe_error(error)} "
+            f"({at.filename}, line {at.lineno})"
+        ) from error
+    if not isinstance(cast("object", run), Run):
+        raise ConfigError(f"{system.name} returns {type(run).__name__} as its answer, not a Run")
+    return run
 
 
 def _trial_seed(trial: EvalTrial) -> int:
@@ -264,6 +299,8 @@ async def _grade_run(trial: EvalTrial, run: Run, grade: AnswerGrader) -> tuple[G
         graded = [(who, await grade_answer(grade, trial.task, text)) for who, text in replies]
         scored = [(who, g.score) for who, g in graded if g.score is not None]
         paid = sum((_judge_cost(g) for _, g in graded), ZERO_COST)
+        if failed := [g for _, g in graded if is_judge_outage(g)]:
+            return failed[0], paid
         summary = "no answer" if not graded else f"{len(scored)} replies"
         undecided = len(scored) < len(graded)
         return Grade(None if undecided else line(scored), None, summary), paid

@@ -34,7 +34,7 @@ from batuta.lab.baselines import (
     with_shuffled_access,
     with_solve_only_subtasks,
 )
-from batuta.lab.baselines.registry import BASELINES, Baseline
+from batuta.lab.baselines.registry import BASELINES, Baseline, why_not_installed
 from batuta.lab.baselines.routing.smoothie import MIN_WORKERS
 from batuta.lab.evals.all_workers import (
     AllWorkers,
@@ -406,12 +406,9 @@ def _runnable_names(subject: Subject) -> tuple[str, ...]:
 
 
 def why_not_runnable(system: System, subject: Subject) -> str | None:
-    """Return why the system cannot be measured on the subject's record; None if it can.
-
-    Every system can be measured on a pool that is not a record.
-    """
-    if subject.replay_pool is None:
-        return None
+    """Return why the system cannot be measured here, or on the subject's record; None if it can."""
+    if (missing := why_not_installed(system.name)) is not None or subject.replay_pool is None:
+        return missing
     record = subject.replay_pool.record
     counted, depth = _COUNT_PATTERN.fullmatch(system.name), record.scores_qms.shape[2]
     if counted and counted[1] in _SAMPLED_SYSTEMS and int(counted[2]) > depth:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from batuta.core import Grade, MalformedPlan, Outcome, Run
-from batuta.lab.evals.outage import find_step_outage
+from batuta.lab.evals.outage import find_step_outage, is_judge_outage
 from batuta.lab.train.settings import RewardSettings
 
 Executions = Sequence[tuple[Run, Grade | None]]
@@ -26,7 +26,7 @@ Executions = Sequence[tuple[Run, Grade | None]]
 def run_reward(
     run: Run, grade: Grade | None, settings: RewardSettings, cost_weight: float
 ) -> float | None:
-    """Return the reward of a run; None after an outage or a cancellation.
+    """Return the reward of a run; None after an outage, also of the judge, or a cancellation.
 
     An answer that could not be graded has the reward of a wrong answer, as has a run without an
     answer, whose `grade` is None. `cost_weight`, 0 to 1, is the part of the cost that is charged.
@@ -34,7 +34,7 @@ def run_reward(
     decision = run.rounds[-1].decision if run.rounds else None
     if isinstance(decision, MalformedPlan):
         return None if decision.outage else settings.malformed
-    if has_infrastructure_failure(run):
+    if has_infrastructure_failure(run) or (grade is not None and is_judge_outage(grade)):
         return None
     if run.answer is None or grade is None or grade.score is None:
         return settings.wrong

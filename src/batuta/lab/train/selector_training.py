@@ -36,8 +36,7 @@ class SelectorTraining:
     oracle: float
     """Mean credit of the best worker of each question."""
     cascade: tuple[float, float] | None
-    """Mean credit of the cascade and its mean calls per question; None if the history has no
-    answers."""
+    """Mean credit of the cascade and its mean calls per question; None if no answers are known."""
 
 
 def read_outcomes(history: Path | None, tasks: str | None, data: Path | None = None) -> History:
@@ -89,7 +88,8 @@ def train_selector(
         cascade = fit_cascade(training, recipe, seed=seed, selector=selector)
         save_cascade(cascade, out)
         credit_n, calls_n = cascade.replay_history(held)
-        earned = float(credit_n.mean()), float(calls_n.mean())
+        if (known_n := calls_n > 0).any():  # without an answer there is no call to replay
+            earned = float(credit_n[known_n].mean()), float(calls_n[known_n].mean())
     picked = np.asarray(selector.choose_indices(held.questions))
     best = training.workers.index(training.best_worker())
     return SelectorTraining(

@@ -80,8 +80,8 @@ def bound_pool_costs(pool: Pool, tasks: Sequence[Task], unknown: Price) -> dict[
 class PaidCalls:
     """The cost of every call, on disk: the worst case before the call is made, then its real cost.
 
-    A call that was in flight when the process was killed keeps its worst case until it is made
-    again, with the same row.
+    A call that was in flight when the process was killed or interrupted keeps its worst case until
+    the call is made again, which then uses the same row.
     """
 
     def __init__(self, path: Path) -> None:
@@ -117,7 +117,7 @@ class PaidCalls:
         return len(rows), sum((Decimal(row[0]) for row in rows), Decimal(0))
 
     def unfinished_calls(self) -> dict[bytes, PaidCall]:
-        """Return the calls that are in flight, or were in flight when a process was killed.
+        """Return the calls that have not ended: in flight, or cut by the end of a process.
 
         Each call's key is the `call` given to `add`.
 
@@ -166,8 +166,8 @@ class TuneBudget:
         """Start from the spending of earlier processes of the same tuning run.
 
         Minutes count from now; `clock` returns seconds. With `replays`, a call that was in flight
-        when an earlier process was killed counts once if it is made again. Without, both calls
-        count, because both may be billed.
+        when an earlier process ended counts once if it is made again. Otherwise both calls count,
+        because both may be billed.
 
         Raises:
             StoreError: the paid calls cannot be read.
@@ -184,7 +184,7 @@ class TuneBudget:
         self._numbers: dict[Hold, int] = {}
         """The row's number of each call in flight."""
         self._lost = paid.unfinished_calls() if replays else {}
-        """Calls that were in flight when an earlier process was killed."""
+        """Calls that were in flight when an earlier process ended."""
         self.refused: LimitReachedError | None = None
         """The first refusal; None if no call was refused."""
 
@@ -249,14 +249,16 @@ class TuneBudget:
             raise LimitReachedError("minutes", minutes, minutes)
 
     def charge(self, reply: Reply | Failure, hold: Hold) -> None:
-        """Replace the reservation by the real cost of the call.
+        """Replace the reservation by the real cost of the call; a cancelled call keeps its row.
 
         Raises:
             StoreError: the list of paid calls cannot be written.
         """
         before = self._budget.usd
         self._budget.charge(reply.usage, reply.cost, hold)
-        self._paid.settle(self._numbers.pop(hold), self._budget.usd - before)
+        number = self._numbers.pop(hold)
+        if reply is not _CANCELLED:
+            self._paid.settle(number, self._budget.usd - before)
 
 
 _CANCELLED = Failure(

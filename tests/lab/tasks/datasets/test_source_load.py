@@ -104,15 +104,21 @@ def test_a_file_of_ones_own(tmp_path):
         {"question": "Say hi.", "answer": "hi", "id": "greet", "tags": ["a"], "difficulty": 2},
         {"question": "Which?", "answer": "b", "options": ["x", "y", "z"]},
         {"question": "JSON?", "answer": "", "grader": "json-schema", "data": {"type": "object"}},
-        {"question": "A list?", "answer": None, "grader": "json-schema", "data": {"type": "array"}},
+        {"question": "JSON again?", "grader": "json-schema", "data": {"type": "object"}},
+        {
+            "question": "JSON still?",
+            "answer": None,
+            "grader": "json-schema",
+            "data": {"type": "object"},
+        },
     )
-    number, words, choice, schema, untold = load_tasks(str(path))
+    number, words, choice, schema, *others = load_tasks(str(path))
     assert (number.grader, number.target, words.grader) == ("integer", "4", "exact")
     assert (words.id, words.tags, words.difficulty) == ("greet", ("a",), 2.0)
     assert choice.grader == "choice"
     assert json.loads(choice.data)["options"]["ABC".index(choice.target)] == "y"
     assert (schema.grader, json.loads(schema.data)) == ("json-schema", {"type": "object"})
-    assert (untold.grader, untold.target) == ("json-schema", "")
+    assert {(task.target, task.data) for task in others} == {("", schema.data)}
     assert load_tasks(str(path)) == load_tasks(str(path))
 
 
@@ -125,6 +131,10 @@ def test_a_file_of_ones_own(tmp_path):
         ({"question": "q", "answer": "a", "difficulty": "hard"}, "task 2"),
         ({"question": "q", "answer": "a", "difficulty": 10**400}, "task 2"),
         ({"question": "q", "answer": "a", "difficulty": "inf"}, "difficulty inf is not finite"),
+        ({"question": "q", "answer": "a", "grader": 3}, "its grader 3 is not a name"),
+        ({"question": "q", "answer": "a", "grader": ["exact"]}, "is not a name"),
+        ({"question": "q", "answer": None}, "its answer is empty"),
+        ({"question": "q", "options": ["a", "b"], "data": {}}, "it has no field .answer."),
         ({"question": "first", "answer": "a"}, "has the same id .* as an earlier one: remove one"),
     ],
 )

@@ -74,6 +74,7 @@ async def test_a_call_that_fails_is_undecided_and_paid():
         reason="the provider is busy",
         usage=Usage(calls=1, input=7),
         cost=Cost(Decimal("0.1")),
+        failure="overloaded",
     )
 
 
@@ -121,8 +122,10 @@ def test_every_name_has_its_grader():
         "math": ("", MathsGrader),
     }
     with GraderRegistry() as graders:
+        targets = {"choice": "a", "integer": "5"}
         for name, (data, kind) in made.items():
-            assert isinstance(graders.grader_for(task(name, data)), kind)
+            made_grader = graders.grader_for(task(name, data, targets.get(name, "t")))
+            assert isinstance(made_grader, kind)
         code = {"code-assert", "code-functional", "code-stdin"}
         assert set(graders.names) == {*made, *code, "judge", "reasoning-gym", "instructions"}
     with GraderRegistry(judge=ScriptedClient([])) as graders:
@@ -136,7 +139,7 @@ async def test_the_task_s_own_rubric_and_options_are_used():
         await graders.grader_for(task("judge", '{"rubric": "Two causes are needed."}')).grade(
             "a", "t"
         )
-        choice = graders.grader_for(task("choice", '{"options": ["Rome", "Paris"]}'))
+        choice = graders.grader_for(task("choice", '{"options": ["Rome", "Paris"]}', "B"))
         assert (await choice.grade("The answer is Paris.", "B")).score == 1
     assert "Two causes are needed." in client.requests[0].messages[-1].text
 

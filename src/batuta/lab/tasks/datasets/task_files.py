@@ -88,9 +88,9 @@ def _make_task(row: Row, seed: int | None) -> Task:
     question: Any = row["question"]
     if not isinstance(question, str) or not question.strip():
         raise ValueError("its question is not a string, or is empty")
-    answer = "" if is_missing(row["answer"]) else answer_text(row["answer"])
     given = {name: value for name, value in row.items() if not is_missing(value)}
     _check_fields(row, given)
+    answer = answer_text(given.get("answer", ""))
     id_ = TaskId(answer_text(given["id"]) if "id" in given else f"own/{text_digest(question)}")
     tags = read_tags(given.get("tags"))
     difficulty = float(given["difficulty"]) if "difficulty" in given else None
@@ -122,11 +122,13 @@ def _grader_and_target(grader: str | None, answer: str) -> tuple[str, str]:
 
 
 def _check_fields(row: Row, given: Row) -> None:
-    """Raise `ValueError` for an unknown field, or if there is neither an answer nor data."""
+    """Raise `ValueError` for an unknown or wrong field, or if answer and data are missing."""
     if unknown := sorted(set(map(str, row)) - _FIELDS):
         raise ValueError(f"it has the unknown field {unknown[0]!r}")
-    if "answer" not in given and "data" not in given:
-        raise ValueError("its answer is empty")
+    if "answer" not in given and ("data" not in given or "options" in given):
+        raise ValueError("its answer is empty" if "answer" in row else "it has no field 'answer'")
+    if not isinstance(given.get("grader", ""), str):
+        raise TypeError(f"its grader {given['grader']!r} is not a name")
 
 
 def _make_question(

@@ -87,8 +87,13 @@ class ChoiceGrader:
         chosen = self.chosen_letter(answer)
         if chosen is None:
             return Grade(0.0, None, "no single option is given as the answer")
-        right = chosen == _strip_markup(target).strip(" ().").upper()
+        right = chosen == _target_letter(target)
         return Grade(float(right), chosen, "right" if right else f"expected {target}")
+
+    def is_letter(self, target: str) -> bool:
+        """Return whether the target is the letter of an option."""
+        letter = _target_letter(target)
+        return len(letter) == 1 and letter in self._letters
 
     def chosen_letter(self, text: str) -> str | None:
         """Return the letter that `text` commits itself to; None without a letter or with several."""
@@ -346,6 +351,10 @@ class ChoiceGrader:
 def _last_matches(pattern: re.Pattern[str], text: str, start: int = 0) -> Iterable[re.Match[str]]:
     """Return the last matches in a text, in their order."""
     return deque(pattern.finditer(text, start), maxlen=MAX_STATEMENTS)
+
+
+def _target_letter(target: str) -> str:
+    return _strip_markup(target).strip(" ().").upper()
 
 
 def _single_letter(letters: tuple[str, ...]) -> str | None:

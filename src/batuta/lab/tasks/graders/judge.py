@@ -51,6 +51,8 @@ class JudgeGrade(Grade):
 
     usage: Usage = ZERO_USAGE
     cost: Cost = ZERO_COST
+    failure: str = ""
+    """The code of the error of a call that gave no reply; else empty."""
 
 
 _SAMPLING = Sampling(temperature=0.0)
@@ -84,6 +86,7 @@ class JudgeGrader:
                 reason=str(error),
                 usage=error.usage or ZERO_USAGE,
                 cost=error.cost or ZERO_COST,
+                failure=error.code,
             )
         score = _parse_score(reply.text)
         reason = reply.text.strip() if score is not None else "the judge gave no grade"

@@ -25,7 +25,7 @@ from batuta.lab.tasks.graders.comparison_pool import MathsPool
 from batuta.lab.tasks.graders.exact import ExactGrader, ReasoningGymGrader
 from batuta.lab.tasks.graders.freeform import FreeFormGrader
 from batuta.lab.tasks.graders.instructions import InstructionsGrader
-from batuta.lab.tasks.graders.integer import IntegerGrader
+from batuta.lab.tasks.graders.integer import IntegerGrader, parse_integer
 from batuta.lab.tasks.graders.judge import RUBRIC, JudgeFallbackGrader, JudgeGrader
 from batuta.lab.tasks.graders.limits import MAX_SHOWN
 from batuta.lab.tasks.graders.maths import MathsGrader
@@ -77,14 +77,14 @@ class GraderRegistry:
         self._judge = judge
         self._pool: MathsPool | None = None
         self._makers: Mapping[str, Callable[[Task], Grader]] = {
-            "choice": lambda task: ChoiceGrader(_task_data(task).get("options", ())),
+            "choice": _choice_grader,
             "code-assert": lambda task: self._code_grader(task, check_cases),
             "code-functional": lambda task: self._code_grader(task, call_cases),
             "code-stdin": lambda task: self._code_grader(task, script_cases),
             "exact": lambda _: ExactGrader(),
             "freeform": self._free_form_grader,
             "instructions": _instructions_grader,
-            "integer": lambda _: IntegerGrader(),
+            "integer": _integer_grader,
             "json-schema": lambda task: JsonSchemaGrader(_task_data(task)),
             "judge": self._judge_for,
             "math": lambda task: MathsGrader(self._shared_pool(), task.question),
@@ -109,7 +109,7 @@ class GraderRegistry:
         Raises:
             ConfigError: the grader is unknown, or needs an extra, a sandbox or a judge that is
                 missing.
-            SourceError: the task's data do not fit the grader.
+            SourceError: the task's data or its answer do not fit the grader.
         """
         make = self._makers.get(task.grader)
         if make is None:
@@ -119,6 +119,8 @@ class GraderRegistry:
             )
         try:
             return make(task)
+        except SourceError as error:
+            raise SourceError(f"{task.id} cannot be graded: {error}") from None
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise SourceError(
                 f"the data of {task.id} do not fit its grader {task.grader}: {error!r}"
@@ -149,6 +151,19 @@ class GraderRegistry:
         if self._pool is None:
             self._pool = MathsPool()
         return self._pool
+
+
+def _choice_grader(task: Task) -> ChoiceGrader:
+    grader = ChoiceGrader(_task_data(task).get("options", ()))
+    if not grader.is_letter(task.target):
+        raise SourceError("its answer is not the letter of an option")
+    return grader
+
+
+def _integer_grader(task: Task) -> IntegerGrader:
+    if len(task.target) <= MAX_SHOWN and parse_integer(task.target) is None:
+        raise SourceError("its answer is not an integer: write one, or name another grader")
+    return IntegerGrader()
 
 
 def _instructions_grader(task: Task) -> InstructionsGrader:
