@@ -67,6 +67,7 @@ def test_what_looks_like_an_address_is_hidden(text):
     "text",
     [
         "Unsupported value: 'messages[0].content' must be a string, at line 3:14",
+        '$: {"age":3,"name":"Ada","of":[":1",":fade"]} is not of type "array"',
         "max_tokens: 4096 is more than 2048 (version 1.2.3)",
         "response_format.json_schema.strict is required for claude-3.5-sonnet",
         "This model's maximum context length is 8000 tokens.",
