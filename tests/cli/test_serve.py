@@ -164,7 +164,7 @@ async def test_a_second_server_on_the_same_sqlite_file_is_refused(tmp_path):
         assert done.returncode == 2
         assert done.stderr.decode() == (
             f"batuta: another server uses {tmp_path}: stop it, give this one another folder "
-            "with BATUTA_HOME, or give both one PostgreSQL with BATUTA_STORE\n"
+            "with BATUTA_HOME or BATUTA_STORE, or give both one PostgreSQL with BATUTA_STORE\n"
         )
         assert "batuta-mini" in await first.models()
     async with Server(tmp_path, "--pool", "rehearsal", BATUTA_STORE=store) as third:

@@ -67,6 +67,7 @@ def test_what_looks_like_an_address_is_hidden(text):
     "text",
     [
         "Unsupported value: 'messages[0].content' must be a string, at line 3:14",
+        '$: {"age":3,"name":"Ada","of":[":1",":fade"]} is not of type "array"',
         "max_tokens: 4096 is more than 2048 (version 1.2.3)",
         "response_format.json_schema.strict is required for claude-3.5-sonnet",
         "This model's maximum context length is 8000 tokens.",
@@ -77,7 +78,13 @@ def test_and_other_words_are_left(text):
     assert hide_addresses(text, address_parts("http://vllm:8000/v1")) == text
 
 
-@pytest.mark.parametrize("url", ["ftp://host/v1", "http://", "http://[::1", "host:80"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://host/v1", "http://", "http://[::1", "host:80", "http://host:99999/v1",
+        "http://host:0", "http://host:x", " http://host/v1", "http://host/v1\n", "http://a b/v1",
+    ],
+)  # fmt: skip
 def test_an_address_that_is_no_url_is_an_error_of_the_settings(url):
     with pytest.raises(ConfigError, match="must start with http:// or https:// and name a host"):
         url_host(url)

@@ -7,8 +7,9 @@ import pytest
 
 from batuta.clients import HttpTransport
 from batuta.config.load import DEFAULT_FILE, load_config
+from batuta.config.pool_file import PoolFile
 from batuta.config.settings import Settings
-from batuta.config.settings_file import read_settings, validate_settings
+from batuta.config.settings_file import read_settings, read_tables, validate_settings
 from batuta.errors import ConfigError
 from batuta.lab.train.settings import TrainSettings
 
@@ -211,3 +212,11 @@ async def test_an_address_of_the_moderation_that_is_none_is_told_with_its_place(
     async with HttpTransport() as http:
         with pytest.raises(ConfigError, match=r"^moderation: the base URL of a provider must"):
             await load_config(http, pool=str(file), environ={"ANTHROPIC_API_KEY": "sk-x"})
+
+
+def test_a_file_that_an_editor_of_windows_wrote_is_read(tmp_path):
+    file = tmp_path / "batuta.toml"
+    file.write_bytes(b"\xef\xbb\xbf" + WORKER.replace("\n", "\r\n").encode())
+    assert [worker.id for worker in read_settings(file, Settings).workers] == ["sonnet"]
+    assert read_tables(file) == {"workers"}
+    assert PoolFile(file).workers()[0]["id"] == "sonnet"

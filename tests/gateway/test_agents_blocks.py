@@ -149,3 +149,36 @@ async def test_claude_code_s_blocks_are_read():
     for words in ("Chapter two.", "docs/find", "I looked.", "The tool weather can be called"):
         assert words in said
     assert said.count("Its words.") == 2 and "https://a.org" in said
+
+
+async def test_a_summary_that_stands_for_an_earlier_conversation_reaches_the_worker():
+    summary = {"type": "compaction", "content": "They seek page nine.", "encrypted_content": "x"}
+    listing = {"type": "mcp_tool_listing", "mcp_server_name": "docs", "tools": []}
+    failed = {"type": "compaction", "content": None}
+    ada = ScriptedClient(lambda _: "Fine.")
+    async with Serving(scripted_state({"ada": ada})) as server:
+        turns = [{"role": "assistant", "content": [summary, listing, failed]}, *HI]
+        body = {"model": "worker/ada", "max_tokens": 9, "messages": turns}
+        status, _, told = await server.post("/v1/messages", json=body)
+    assert status == 200, told
+    assert ada.requests[0].messages[0].text == "They seek page nine."
+
+
+@pytest.mark.parametrize(
+    "thread",
+    [{"type": "create"}, {"type": "continue", "previous_message_id": "msg_run_1"}],
+)
+async def test_a_thread_is_refused_in_the_form_after_which_clients_send_the_whole_conversation(
+    thread,
+):
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": "12 C"}
+    turns = [{"role": "user", "content": [result]}] if thread["type"] == "continue" else HI
+    async with Serving(scripted_state({"ada": ScriptedClient(lambda _: "Fine.")})) as server:
+        body = {"model": "worker/ada", "max_tokens": 9, "messages": turns, "thread": thread}
+        status, _, told = await server.post("/v1/messages", json=body)
+        assert (status, told["error"]["param"]) == (400, "thread")
+        assert told["error"]["details"] == {"error_code": "thread_unsupported_request"}
+        status, _, _ = await server.post(
+            "/v1/messages", json={**body, "messages": HI, "thread": None}
+        )
+        assert status == 200

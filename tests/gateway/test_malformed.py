@@ -110,6 +110,7 @@ CASES = [
     ({**GOOD, "logprobs": 1}, T, "logprobs"),
     ({**GOOD, "top_logprobs": 2}, V, "top_logprobs"),
     ({**GOOD, "functions": [{}]}, U, "functions"),
+    ({**GOOD, "moderation": {"model": "m"}}, U, "moderation"),
     ({**GOOD, "modalities": ["text", "audio"]}, U, "modalities"),
     ({**GOOD, "frequency_penalty": 2.5}, V, "frequency_penalty"),
     ({**GOOD, "presence_penalty": "x"}, T, "presence_penalty"),

@@ -204,6 +204,8 @@ MESSAGES = [
     ({**A, "top_k": 0}, V, "top_k"),
     ({**A, "container": "c"}, U, "container"),
     ({**A, "mcp_servers": [{}]}, U, "mcp_servers"),
+    ({**A, "thread": {"type": "create"}}, U, "thread"),
+    ({**A, "compaction": {"type": "summarize"}}, U, "compaction"),
     ({**A, "stop_sequences": "x"}, T, "stop_sequences"),
     ({**A, "stop_sequences": [""]}, V, "stop_sequences[0]"),
     ({**A, "metadata": {"user_id": 5}}, T, "metadata.user_id"),

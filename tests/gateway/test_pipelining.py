@@ -7,6 +7,7 @@ from contextlib import suppress
 import anyio
 import pytest
 
+from batuta.clients import ScriptedClient
 from batuta.core import Reply
 from batuta.core.conductor import NULL_LISTENER
 from batuta.usage import Usage
@@ -182,3 +183,63 @@ async def test_who_goes_on_sending_a_little_ahead_is_served_as_long_as_it_likes(
                     await stream.send(ONE)
                     sent += 1
                 answered += (await stream.receive()).count(b"HTTP/1.1 200")
+
+
+BODY = json.dumps({"model": "worker/ada", "messages": HI}).encode()
+CHUNKS = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
+LENGTH = b"Content-Length: %d" % len(BODY)
+
+
+def offering(protocol, framing):
+    """The headers of a request that offers to change the protocol, as Java's client sends it."""
+    return b"\r\n".join([
+        b"POST /v1/chat/completions HTTP/1.1", b"Host: localhost",
+        b"Connection: Upgrade, HTTP2-Settings", b"Content-Type: application/json", framing,
+        b"HTTP2-Settings: AAEAAEAA", b"Upgrade: " + protocol, b"", b"",
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("framing", "body"), [(LENGTH, BODY), (b"Transfer-Encoding: chunked", CHUNKS)]
+)
+async def test_the_body_of_a_request_that_offers_another_protocol_is_read(framing, body):
+    """Its body is no request of its own, which a proxy's other client would get the answer to."""
+    async with guarded(ScriptedClient(lambda _: "Fine.")) as port:
+        for protocol, cut in (
+            (b"h2c", None),
+            (b"h2c", 0),
+            (b"x/1", -1),
+            (b"websocket", 9),
+            (b"h2c", -90),
+        ):
+            head = offering(protocol, framing)
+            asked = head + body + GET
+            at = len(asked) if cut is None else len(head) + cut
+            async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+                for piece in filter(None, (asked[:at], asked[at:])):
+                    await stream.send(piece)
+                    await anyio.sleep(0.02)
+                said = b""
+                with anyio.fail_after(60):
+                    while b'{"status":"ok"}' not in said:
+                        said += await stream.receive()
+            assert said.count(b"HTTP/1.1 200") == said.count(b"HTTP/1.1 ") == 2
+            assert b'"Fine."' in said
+
+
+async def test_many_offers_in_one_piece_are_refused_like_many_requests(caplog):
+    caplog.set_level(logging.ERROR)
+    async with guarded(Halting()) as port:
+        async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+            with suppress(anyio.BrokenResourceError):
+                await stream.send((offering(b"h2c", LENGTH) + BODY) * 2_000)
+            assert await ends(stream, 30) == b""
+        async with await anyio.connect_tcp("127.0.0.1", port) as other:
+            await other.send(
+                GET.replace(b"Host", b"Connection: Upgrade\r\nUpgrade: h2c\r\nHost") + GET
+            )
+            said = b""
+            with anyio.fail_after(60):
+                while said.count(b'{"status":"ok"}') < 2:
+                    said += await other.receive()
+    assert not caplog.records, caplog.text

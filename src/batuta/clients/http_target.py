@@ -203,16 +203,17 @@ def url_host(url: str) -> str:
     """Return host and port of an `http(s)` URL, without user, path and query.
 
     Raises:
-        ConfigError: `url` is not an http(s) URL.
+        ConfigError: `url` is not an http(s) URL, or nothing can be sent to it.
     """
     try:
         parts = urlsplit(url)
-        is_url = parts.scheme in {"http", "https"} and bool(parts.hostname)
-    except ValueError:  # such as an IPv6 address without its closing bracket
+        is_url = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # such as an IPv6 address without its closing bracket, or port 99999
         is_url, parts = False, urlsplit("")
-    if not is_url:
+    if not is_url or " " in url or not url.isprintable():
         raise ConfigError(
-            "the base URL of a provider must start with http:// or https:// and name a host"
+            "the base URL of a provider must start with http:// or https:// and name a host; it "
+            "has no white space, and its port is at most 65535"
         )
     return parts.netloc.rpartition("@")[2]
 

@@ -202,7 +202,7 @@ class PoolFile:
             ConfigError: the file cannot be read.
         """
         try:
-            return self.path.read_text(encoding="utf-8")
+            return self.path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{self.path} cannot be read: {error}") from None
 

@@ -233,7 +233,7 @@ def read_settings(path: Path, model: type[_Settings]) -> _Settings:
         ConfigError: the file cannot be read, is not TOML, or has a setting that cannot be used.
     """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -244,7 +244,7 @@ def read_settings(path: Path, model: type[_Settings]) -> _Settings:
 def read_tables(path: Path) -> AbstractSet[str]:
     """Return the names of the file's top-level tables; none if the file cannot be read."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8")).keys()
+        return tomllib.loads(path.read_text(encoding="utf-8-sig")).keys()
     except (OSError, ValueError, RecursionError):
         return frozenset()
 

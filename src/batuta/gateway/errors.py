@@ -21,6 +21,10 @@ _MESSAGES_TYPES = {
     504: "timeout_error",
 }
 
+_MESSAGES_DETAILS = {"thread": {"error_code": "thread_unsupported_request"}}
+"""Details of an error in Anthropic's API, by the refused field. With these its clients send the
+whole conversation again, without the field."""
+
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _SERVER_ERROR = 500
@@ -161,12 +165,14 @@ def _json_type(value: object) -> str:
 def messages_error_body(api_error: APIError, request_id: str | None) -> dict[str, Any]:
     """Return the error as Anthropic's API sends it, with our `code` and `param` added."""
     family = "api_error" if api_error.status >= _SERVER_ERROR else "invalid_request_error"
-    error = {
+    error: dict[str, Any] = {
         "type": _MESSAGES_TYPES.get(api_error.status, family),
         "message": api_error.message,
         "code": api_error.code,
         "param": api_error.param,
     }
+    if details := _MESSAGES_DETAILS.get(api_error.param or ""):
+        error["details"] = details
     return {"type": "error", "error": error, "request_id": request_id}
 
 

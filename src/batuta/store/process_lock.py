@@ -48,7 +48,8 @@ class ProcessLock:
                 raise StoreError(
                     busy
                     or f"another server uses {path.parent}: stop it, give this one another folder "
-                    "with BATUTA_HOME, or give both one PostgreSQL with BATUTA_STORE"
+                    "with BATUTA_HOME or BATUTA_STORE, or give both one PostgreSQL with "
+                    "BATUTA_STORE"
                 ) from None
             raise explain_error(error, parse_url(path)) from None
 

@@ -63,6 +63,7 @@ REFUSED_FIELDS = {
     "function_call": "use 'tool_choice'.",
     "audio": "answers are text and images.",
     "logit_bias": "it cannot be honoured for every worker.",
+    "moderation": "it cannot be set in a request.",
 }
 """Known fields that are refused, unless their value is empty, with the reasons."""
 _USED_FIELDS = {

@@ -12,6 +12,7 @@ would be a system call and a packet, so all writes of one event-loop iteration a
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter, OrderedDict, deque
 from enum import Enum
 from itertools import chain
@@ -19,6 +20,7 @@ from time import monotonic
 from typing import Any, final
 
 import anyio
+from httptools import HttpParserUpgrade
 from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
@@ -263,9 +265,23 @@ class GuardedProtocol(HttpToolsProtocol):
         """Whether a request is being answered."""
         self._running: RequestResponseCycle | None = None
         """The request being answered, or answered last; uvicorn's `cycle` is the last one read."""
+        self._plain_head = b""
+        """The headers of a request with an offer to upgrade, without it; empty: there is none."""
+        self._parsed = b""
+        """The bytes being parsed."""
+        self._again = b""
+        """Bytes to be parsed after these."""
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Suppress uvicorn's warning: the response refuses WebSockets, no package is missing."""
+        """Keep what is to be parsed after a request that offers to change the protocol.
+
+        The parser takes such a request for one without a body, and its body for another request.
+        So a request with a body is parsed again without the offer, which the server ignores.
+        """
+        parsed = sys.exc_info()[1]
+        if isinstance(parsed, HttpParserUpgrade):
+            self._again = self._plain_head + self._parsed[parsed.args[0] :]
+        self._plain_head = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Add the connection to the table, or refuse it if the table does not admit it."""
@@ -299,7 +315,11 @@ class GuardedProtocol(HttpToolsProtocol):
             self._head += len(data)
         else:
             self._overhead += len(data)
-        super().data_received(data)
+        self._again = data
+        while self._again and not self.transport.is_closing():
+            self._parsed, self._again = self._again, b""
+            super().data_received(self._parsed)
+        self._parsed = b""
         if self.transport.is_closing():
             return
         if not self._whole:
@@ -339,6 +359,9 @@ class GuardedProtocol(HttpToolsProtocol):
             message = "The request's target and its header 'host' name different servers."
             self._refuse_head(APIError(400, "invalid_request", message))
             raise TooMuchReadError
+        if self.parser.should_upgrade() and (plain := self._head_without_upgrade()):
+            self._plain_head = plain
+            return
         self._head, self._overhead, self._whole, self._answering = 0, 0, False, True
         self._table.clear_deadline(self, Wait.BYTES)
         self._table.clear_deadline(self, Wait.LEFTOVER)
@@ -356,6 +379,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Clear the deadline of the request, which was received completely; another may follow."""
+        if self._plain_head:
+            return
         super().on_message_complete()
         self._whole = True
         self._table.clear_deadline(self, Wait.BYTES)
@@ -441,6 +466,19 @@ class GuardedProtocol(HttpToolsProtocol):
             return False
         authority = rest.partition(b"/")[0].partition(b"?")[0]
         return any(value != authority for name, value in self.headers if name.lower() == b"host")
+
+    def _head_without_upgrade(self) -> bytes:
+        """Return the headers without `Upgrade`; empty if they announce no body."""
+        names = {name for name, _ in self.headers}
+        if not names & {b"content-length", b"transfer-encoding"}:
+            return b""
+        first = b"%b %b HTTP/%b" % (
+            self.parser.get_method(),
+            self.url,
+            self.parser.get_http_version().encode(),
+        )
+        kept = (b"%b: %b" % each for each in self.headers if each[0] != b"upgrade")
+        return b"\r\n".join((first, *kept, b"", b""))
 
     def _leave(self) -> None:
         """Remove the connection from the table, unless this was done or it was never added."""

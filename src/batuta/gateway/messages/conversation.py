@@ -19,7 +19,7 @@ from batuta.gateway.serving.parsed_call import return_made_pictures
 from batuta.gateway.serving.tenant_memory import split_signature
 
 _ROLES = ("user", "assistant", "system")
-_SKIPPED_BLOCKS = ("server_tool_use", "container_upload", "compaction", "fallback")
+_SKIPPED_BLOCKS = ("server_tool_use", "container_upload", "mcp_tool_listing", "fallback")
 """Blocks that are not passed to workers; results of server tools are not passed either."""
 _IMAGE_URLS = tuple(f"data:{kind};" for kind in IMAGE_TYPES)
 PROGRESS_SIGNATURE = "batuta-progress"
@@ -186,6 +186,8 @@ def _read_document(source: Fields, title: str) -> File | Text:
 
 def _parse_text(block: Fields) -> Text:
     kind = block.text("type")
+    if kind == "compaction":
+        return Text(block.text("content") or "", cache=block.cache_mark())
     if kind != "text":
         raise invalid_value(block.path("type"), f"a block of type '{kind}' is not allowed here.")
     return Text(block.need_string("text"), cache=block.cache_mark())

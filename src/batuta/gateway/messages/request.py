@@ -31,6 +31,8 @@ _CLIENT_TOOL_TYPES = (None, "custom")
 REFUSED_FIELDS = {
     "container": "containers are not supported.",
     "mcp_servers": "MCP servers are not called here; offer their tools in 'tools'.",
+    "thread": "conversations are not kept here; send the whole conversation without it.",
+    "compaction": "ask for a summary in a message instead.",
 }
 """Known fields that are refused unless they are empty, each with the reason."""
 _USED_FIELDS = {
@@ -84,8 +86,8 @@ def parse_question(body: Fields) -> Question:
     Raises:
         APIError: a field is malformed or not supported.
     """
-    messages = parse_turns(body)
     check_unsupported(body, REFUSED_FIELDS)
+    messages = parse_turns(body)
     tools, choice = _parse_tool_choice(body, _parse_tools(body))
     selection = body.object("tool_choice")
     is_single = selection.flag("disable_parallel_tool_use") if selection else None
