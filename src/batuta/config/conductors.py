@@ -196,7 +196,7 @@ class ConductorOpener:
     clients: Mapping[WorkerId, Client]
     setting: ConductorSetting = ConductorSetting()
     http: HttpTransport | None = None
-    """None: `model` of [conductor] is not opened, and its default conducts instead."""
+    """None: `model` of [conductor] is ignored."""
     specs: Mapping[WorkerId, WorkerSpec] = field(default_factory=dict[WorkerId, WorkerSpec])
     """How the workers are reached; empty for simulated workers."""
     environ: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -265,7 +265,7 @@ class PoolFile:
         return change
 
     def _replace(self, text: str) -> None:
-        """Replace the file; of a symbolic link, the file that it names."""
+        """Replace the file or, if `path` is a symbolic link, the file that the link names."""
         path = self.path.resolve()
         _replace_file(path, text, mode=path.stat().st_mode & 0o777)
 

@@ -84,10 +84,10 @@ class CallKey:
 
 
 def encode_json(value: Json) -> str:
-    """Return the value as JSON, with lone surrogates as escapes.
+    """Return the value as JSON, also if it has lone surrogates or is nested deeply.
 
     Raises:
-        RecursionError: the value is nested too deeply.
+        RecursionError: the value is nested about as deeply as Python's stack allows.
     """
     try:
         return orjson.dumps(value).decode()

@@ -26,7 +26,10 @@ OTHERS = "other addresses"
 
 @final
 class FailedSignIns:
-    """Counts failed sign-ins by address, and records them if there is a store."""
+    """Counts failed sign-ins by address, and records them if there is a store.
+
+    The counts of windows that have not ended are lost with the process.
+    """
 
     def __init__(self, store: Store | None, clock: Callable[[], float] = monotonic) -> None:
         self._store = store

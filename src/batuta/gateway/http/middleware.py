@@ -379,7 +379,7 @@ class _Answer:
         return perf_counter() - self._began
 
     def logged_ids(self) -> dict[str, str]:
-        """Return those of the ids of request and run that the response's headers have."""
+        """Return the ids of the request and of its run, if the response's headers have them."""
         return {
             _LOGGED_HEADERS[name]: value.decode("latin-1")
             for name, value in self._headers
