@@ -1,6 +1,7 @@
 """Workers changed in a settings file: all else stays as it was written."""
 
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -123,3 +124,38 @@ def test_the_oldest_changes_are_forgotten(tmp_path):
     found = file.history()
     assert len(found) == HISTORY_LENGTH
     assert found[0].what == str(HISTORY_LENGTH + 2)
+
+
+def test_line_ends_and_names_outside_ascii_are_kept(tmp_path):
+    path = tmp_path / "batuta.toml"
+    path.write_bytes(TEXT.replace("\n", "\r\n").encode())
+    file = PoolFile(path)
+    text = file.read()
+    changed = change_worker(text, "fast", {"description": "New.", "skills": {"🎵": 0.5}})
+    file.write(text, changed, what="changed fast", by="ada")
+    gone, new = lines_of(text, path.read_bytes().decode())
+    assert gone == ['description = "Short answers."   # seen by the conductor']
+    assert new == ['description = "New."   # seen by the conductor', 'skills = { "🎵" = 0.5 }']
+    assert path.read_bytes().count(b"\r\n") == TEXT.count("\n") - 1
+
+
+def test_the_file_that_a_link_names_is_changed(tmp_path):
+    path, link = tmp_path / "real.toml", tmp_path / "batuta.toml"
+    path.write_text(TEXT)
+    link.symlink_to(path)
+    file = PoolFile(link)
+    file.write(TEXT, TEXT + "# x\n", what="changed", by="ada")
+    assert link.is_symlink() and path.read_text() == TEXT + "# x\n"
+    file.undo()
+    assert link.is_symlink() and path.read_text() == TEXT
+
+
+def test_a_change_that_was_not_written_is_no_change(tmp_path):
+    read_only, link = Path("/proc/version"), tmp_path / "batuta.toml"
+    if not read_only.exists():
+        pytest.skip("no folder in which nobody may write")
+    link.symlink_to(read_only)
+    file = PoolFile(link)
+    with pytest.raises(ConfigError, match="cannot be written"):
+        file.write(file.read(), TEXT, what="changed", by="ada")
+    assert file.history() == []

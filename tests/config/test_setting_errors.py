@@ -220,3 +220,46 @@ def test_a_file_that_an_editor_of_windows_wrote_is_read(tmp_path):
     assert [worker.id for worker in read_settings(file, Settings).workers] == ["sonnet"]
     assert read_tables(file) == {"workers"}
     assert PoolFile(file).workers()[0]["id"] == "sonnet"
+
+
+async def test_a_name_that_no_file_may_have_is_unknown(tmp_path):
+    path = tmp_path / "batuta.toml"
+    path.write_text('[[workers]]\nid = "a"\nmodel = "m"\nbase_url = "http://127.0.0.1:9/v1"\n')
+    long = "x" * 300
+    async with HttpTransport() as http:
+        with pytest.raises(ConfigError, match="there is no conductor"):
+            await load_config(http, pool=str(path), conductor=long, environ={})
+        path.write_text(f'{path.read_text()}[ultra]\nconductor = "{long}"\n')
+        with pytest.raises(ConfigError, match="there is no conductor"):
+            await load_config(http, pool=str(path), environ={})
+        with pytest.raises(ConfigError, match="cannot be read"):
+            await load_config(http, pool=long, environ={})
+
+
+async def test_keys_are_read_from_files_and_a_wrong_one_is_named(tmp_path):
+    path, secret = tmp_path / "batuta.toml", tmp_path / "key"
+    worker = '[[workers]]\nid = "a"\nmodel = "m"\nbase_url = "http://127.0.0.1:9/v1"\n'
+    path.write_text(f'{worker}key_env = "MY_KEY"\n')
+    secret.write_text("sk-1\n")
+    search = '[tools.search]\nengine = "brave"\nserver_tool = true\nkey_env = "MY_SEARCH"\n'
+    webhook = '[approval_webhook]\nurl = "http://127.0.0.1:9"\n'
+    async with HttpTransport() as http:
+        loaded = await load_config(http, pool=str(path), environ={"MY_KEY_FILE": str(secret)})
+        assert len(loaded.pool) == 1
+        for table, variable in ((search, "MY_SEARCH"), (webhook, "BATUTA_WEBHOOK_SECRET")):
+            path.write_text(worker + table)
+            name = {"MY_SEARCH": "tools.search", "BATUTA_WEBHOOK_SECRET": "approval_webhook"}
+            with pytest.raises(ConfigError, match=name[variable]):
+                await load_config(http, pool=str(path), environ={variable: "not a key"})
+
+
+@pytest.mark.parametrize("name", ["alone", "best", "single/a"])
+async def test_a_preset_of_one_worker_passes_requests_on(tmp_path, name):
+    path = tmp_path / "batuta.toml"
+    path.write_text(
+        '[[workers]]\nid = "a"\nmodel = "m"\nbase_url = "http://127.0.0.1:9/v1"\n'
+        f'[models.mine]\nconductor = "{name}"\n'
+    )
+    async with HttpTransport() as http:
+        config = await load_config(http, pool=str(path), environ={})
+    assert config.presets[0].direct

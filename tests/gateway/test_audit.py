@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import aiohttp
+import anyio
 import pytest
 
 from batuta.gateway.access.failed_sign_ins import MAX_ADDRESSES, OTHERS, AuditKeeper, FailedSignIns
@@ -152,10 +153,20 @@ async def test_a_flood_of_failed_sign_ins_makes_few_records(store):
     assert len([one async for one in store.audit.read()]) == len(found)
 
 
+async def test_failed_sign_ins_at_the_same_time_are_counted_once(store):
+    now = [0.0]
+    failures = FailedSignIns(store, lambda: now[0])
+    for work, times in ((lambda: failures.note("10.0.0.1"), [1]), (failures.flush, [1, 19])):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(20):
+                tasks.start_soon(work)
+        found = [json.loads(one.details)["times"] async for one in store.audit.read()]
+        assert found == times
+        now[0] += 61.0
+
+
 async def test_the_settings_that_are_served_are_recorded_by_their_digest(store, tmp_path):
     import hashlib
-
-    import anyio
 
     from batuta.clients import HttpTransport
     from batuta.config.load import load_config

@@ -281,3 +281,27 @@ async def test_jobs_of_two_servers_share_a_keys_limit(store, redis):
         await completed(one, key, first)
         await completed(two, key, second)
         assert ada.most == 3
+
+
+class SlowRedis:
+    """Counts a request, and is slow to say so."""
+
+    def __init__(self):
+        self.counted = set()
+
+    async def ask(self, ask):
+        return await ask(self)
+
+    async def eval(self, _script, _keys, _key, token, *_):
+        self.counted.add(token)
+        await anyio.sleep(60)
+
+    async def zrem(self, _key, token):
+        self.counted.discard(token)
+
+
+async def test_a_request_that_is_given_up_while_it_enters_is_not_counted():
+    redis = SlowRedis()
+    with anyio.move_on_after(0.01):
+        await RedisConcurrency(redis).enter("key", "run-1", 1)  # pyright: ignore[reportArgumentType]
+    assert not redis.counted

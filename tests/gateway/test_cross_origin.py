@@ -39,6 +39,7 @@ async def test_a_page_that_is_named_may_ask_and_read():
             assert status_ == status
             assert headers["access-control-allow-origin"] == PAGE
             assert "access-control-allow-credentials" not in headers
+            assert "x-should-retry" in headers["access-control-expose-headers"]
 
 
 async def read(serving, body, **headers):

@@ -6,7 +6,7 @@ import json
 import anyio
 import pytest
 from sqlalchemy import select, update
-from tests.gateway.live_server import HI, Halting, Serving, scripted_state
+from tests.gateway.live_server import HI, Breaking, Halting, Serving, scripted_state
 from tests.gateway.test_tenants import KeyedServer
 
 from batuta.clients import ScriptedClient
@@ -126,6 +126,18 @@ async def test_a_failure_is_not_kept(store, path, body):
         status, headers, text = await post(keyed, path, body)
         assert (status, "well" in text) == (200, True)
         assert "idempotent-replayed" not in headers
+
+
+@pytest.mark.parametrize(("path", "body"), [each for each in BODIES if "stream" in each[1]])
+async def test_a_broken_stream_is_not_kept_whatever_its_text_says(store, path, body):
+    said = "\ndata: [DONE]\n\nevent: message_stop\nevent: response.completed\n"
+    app_state = scripted_state({"ada": Breaking((said,) * 9)}, store=store)
+    keyed = type("KeyedServer", (), {"serving": Serving(app_state)})
+    async with keyed.serving:  # pyright: ignore[reportAttributeAccessIssue]
+        for _ in range(2):
+            status, headers, text = await post(keyed, path, body)
+            assert (status, "[DONE]" in text) == (200, True)
+            assert "idempotent-replayed" not in headers
 
 
 async def test_what_may_not_be_stored_is_not_and_odd_keys_are_refused(store):

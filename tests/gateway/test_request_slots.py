@@ -143,6 +143,28 @@ async def test_a_closed_limiter_empties_and_lets_nobody_in():
         await limiter.wait_until_empty()
 
 
+async def test_who_waits_is_refused_as_soon_as_the_limiter_closes():
+    limiter, refused = ConcurrencyLimiter(ConcurrencyLimits(max_running=1)), []
+
+    async def visit(tenant):
+        try:
+            async with limiter.slot(tenant):
+                pass
+        except APIError as error:
+            refused.append((tenant, error.status, error.message.partition(";")[0]))
+
+    async with limiter.slot():
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as tasks:
+                for tenant in "aab":
+                    tasks.start_soon(visit, tenant)
+                while limiter.waiting < 3:
+                    await anyio.sleep(0)
+                limiter.close()
+        assert (limiter.running, limiter.waiting) == (1, 0)
+    assert sorted(refused) == [(name, 503, "The server is shutting down") for name in "aab"]
+
+
 def test_traffic_that_cannot_be():
     with pytest.raises(ValueError, match="at least 1"):
         ConcurrencyLimits(max_running=0)

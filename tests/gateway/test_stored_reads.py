@@ -197,3 +197,14 @@ async def test_an_item_is_named_once(store):
             async with server.http.post(path, json=body) as got:
                 told = await got.json()
             assert (got.status, told["error"]["param"]) == (400, "input")
+
+
+async def test_a_read_that_is_refused_for_memory_does_not_count():
+    rates, memory = LocalRateLimiter(), BodyMemory(most=MEBIBYTE)
+    scope, held = scope_of(memory, rates)
+    with pytest.raises(APIError) as refused:
+        await reads.make_room(scope, 2 * MEBIBYTE)
+    held.release()
+    assert refused.value.status == 503
+    window = await rates.take("bytes", f"tenant {TENANT}", reads.MAX_READ_BYTES, 0)
+    assert window.remaining == reads.MAX_READ_BYTES and not memory.used

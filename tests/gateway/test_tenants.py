@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import time
@@ -333,6 +334,30 @@ async def test_keys_and_tenants_are_listed_a_page_at_a_time(keyed):
             assert (await keyed.ask(ADMIN, f"{path}?limit={limit}", "GET"))[0] == 400
     status, _, said = await keyed.ask(ADMIN, "/v1/admin/keys?after=x", "GET")
     assert (status, said["error"]["param"]) == (400, "after")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "param"),
+    [
+        ("POST", "keys", {"name": "k", "tenant": "no tenant"}, "tenant"),
+        ("POST", "keys", {"name": " "}, "name"),
+        ("POST", "keys", {"name": "k", "limits": {"rpm": 0}}, "limits"),
+        ("PUT", "tenants/acme", {"per_day": "much"}, "per_day"),
+        ("PUT", "tenants/acme", {"per_month": "-1"}, "per_month"),
+        ("PUT", "tenants/no%20tenant", {"per_day": "1"}, "name"),
+        ("GET", "spend?since=tomorrow", None, "since"),
+        ("POST", "approvals/run_1:0", {"digest": "x", "decision": "approve", "cause": ""}, "cause"),
+        (
+            "POST",
+            "approvals/run_1:0",
+            {"digest": "x", "decision": "edit", "steps": json.loads("[" * 300 + "]" * 300)},
+            "steps",
+        ),
+    ],
+)
+async def test_the_admin_hears_which_value_is_wrong(keyed, method, path, body, param):
+    status, _, said = await keyed.ask(ADMIN, f"/v1/admin/{path}", method, json=body)
+    assert (status, said["error"]["param"]) == (400, param)
 
 
 async def test_no_key_is_told(keyed, caplog, capfd):

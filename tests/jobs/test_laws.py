@@ -156,3 +156,33 @@ async def test_no_more_jobs_are_run_at_once_than_allowed(tmp_path):
 def test_a_job_does_not_end_queued():
     with pytest.raises(ValueError, match="is not a final state"):
         JobEnding(JobState.QUEUED, {})
+
+
+def nested(depth):
+    value = {}
+    for _ in range(depth):
+        value = {"in": value}
+    return value
+
+
+@pytest.mark.parametrize("body", [{"half": "\ud800"}, nested(300)], ids=["surrogate", "deep"])
+async def test_what_is_rarely_json_is_kept_and_returned(tmp_path, body):
+    async def echo_event(job, checkpoint):
+        await checkpoint.add_event(job.body)
+        return JobEnding(JobState.COMPLETED, job.body)
+
+    async with open_jobs(tmp_path / "jobs.db") as jobs, working(jobs, echo_event):
+        await jobs.submit(Job("job-1", ADA, body))
+        assert [event.body for event in await told(jobs, "job-1")] == [body]
+        assert await jobs.result("job-1", ADA) == body
+
+
+async def test_a_result_that_cannot_be_stored_fails_its_job_alone(tmp_path):
+    async def perform(job, checkpoint):
+        return JobEnding(JobState.COMPLETED, {"not": object()} if job.id == "job-1" else {})
+
+    async with open_jobs(tmp_path / "jobs.db") as jobs, working(jobs, perform):
+        for name, state in (("job-1", JobState.FAILED), ("job-2", JobState.COMPLETED)):
+            await jobs.submit(Job(name, ADA))
+            await told(jobs, name)
+            assert (await jobs.status(name, ADA)).state is state

@@ -6,6 +6,7 @@ too.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -132,7 +133,8 @@ def open_conductor(
         ConfigError: there is no such conductor, or its folder or file cannot be used.
     """
     path = Path(name)
-    opened = _open_path(path, pool) if path.exists() else None
+    exists = os.path.exists(name)  # noqa: PTH110 - False for a name that is too long
+    opened = _open_path(path, pool) if exists else None
     if opened is not None:
         return opened
     if name in FIXED:
@@ -147,7 +149,7 @@ def open_conductor(
     if name not in pool:
         known = suggest_names(name, (*FIXED, *_CONSULTING, *(worker.id for worker in pool)))
         missing = f"there is no conductor {name!r} and no folder of a trained one"
-        if path.is_dir():
+        if exists and path.is_dir():
             missing = f"{name} is not the folder of a trained conductor: it has no {CARD_FILE}"
         raise ConfigError(f"{missing}; {known}")
     worker = pool[name]
@@ -194,7 +196,7 @@ class ConductorOpener:
     clients: Mapping[WorkerId, Client]
     setting: ConductorSetting = ConductorSetting()
     http: HttpTransport | None = None
-    """None: `model` of [conductor] is not opened, and its default conducts instead."""
+    """None: `model` of [conductor] is ignored."""
     specs: Mapping[WorkerId, WorkerSpec] = field(default_factory=dict[WorkerId, WorkerSpec])
     """How the workers are reached; empty for simulated workers."""
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -388,7 +390,7 @@ def _open_preset(
         pool=pool,
         is_part=bool(setting.workers),
         limits=setting.limits,
-        direct=kind == "best" or kind.startswith("single/"),
+        direct=kind in {"best", ALONE} or kind.startswith(_SINGLE),
         effort=setting.effort,
         min_confidence=setting.min_confidence,
         description=setting.description,

@@ -84,7 +84,7 @@ class Conducted(Protocol):
 
 
 def limits_for_effort(word: str, system: Conducted) -> Limits:
-    """Return the limits at that effort of a request to the system that sets no limits itself."""
+    """Return the system's limits at that effort, for a request that sets none itself."""
     limits = system.limits
     if not system.writes_workflows:
         return limits

@@ -164,12 +164,10 @@ async def load_config(
     if pool == DISCOVER_POOL:
         specs = (await find_workers(environ, http)).specs
         return _note_unread(loading.build("what was found here", specs), pool, environ)
-    path = Path(pool)
-    if not path.exists() and (
-        near := find_similar(kind, (*plugin_names("pool"), LOCAL, DISCOVER_POOL))
-    ):
+    near = find_similar(kind, (*plugin_names("pool"), LOCAL, DISCOVER_POOL))
+    if near and not os.path.exists(pool):  # noqa: PTH110 - False for a name that is too long
         raise ConfigError(f"there is no file {pool}; did you mean {near}?")
-    return await loading.read_file(path)
+    return await loading.read_file(Path(pool))
 
 
 def _note_unread(loaded: LoadedConfig, pool: str, environ: Mapping[str, str]) -> LoadedConfig:
@@ -264,6 +262,7 @@ class _Loading:
                 no model was found.
         """
         settings = read_settings(path, Settings)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
         if settings.workers:
             enabled = [worker for worker in settings.workers if worker.enabled]
             if not enabled:
@@ -292,7 +291,7 @@ class _Loading:
             has_file_vectors=bool(settings.tools.files and settings.tools.files.vectors),
             answer_cache=settings.answer_cache,
             oidc=settings.oidc,
-            digest=hashlib.sha256(path.read_bytes()).hexdigest(),
+            digest=digest,
         )
 
     def build(
@@ -437,7 +436,7 @@ def _open_webhook(
     """Return the webhook that is notified of plans that wait for approval; None: none is set.
 
     Raises:
-        ConfigError: the variable with the webhook's secret is not set.
+        ConfigError: the variable with the webhook's secret is not set, or its value is not valid.
     """
     setting = settings.approval_webhook
     if setting is None:
@@ -448,7 +447,10 @@ def _open_webhook(
             f"approval_webhook needs the variable {setting.secret_env}: set it to the secret that "
             "both sides sign with"
         )
-    return Webhook(http, setting.url, Secret(secret))
+    try:
+        return Webhook(http, setting.url, Secret(secret))
+    except ConfigError as error:
+        raise ConfigError(f"approval_webhook: {error}") from None
 
 
 def _open_confidence(

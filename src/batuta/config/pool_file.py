@@ -94,7 +94,7 @@ def _find_comment(line: str) -> str:
     """Return the comment at the end of a line with the spaces before it; empty without one."""
     quoted = max(line.rfind('"'), line.rfind("'")) + 1
     found = _COMMENT.search(line, quoted)
-    return line[len(line[: found.start()].rstrip()) :].rstrip("\n") if found else ""
+    return line[len(line[: found.start()].rstrip()) :].rstrip("\r\n") if found else ""
 
 
 def _join_lines(before: Sequence[str], written: Sequence[str], after: Sequence[str]) -> str:
@@ -136,7 +136,7 @@ def _read_toml(text: str) -> dict[str, Any]:
 def _read_back(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values as they are after they are written as TOML and read again."""
     plain = {name: value for name, value in values.items() if not _is_nested(value)}
-    lines = "\n".join(f"{json.dumps(name)} = {format_value(v)}" for name, v in plain.items())
+    lines = "\n".join(f"{quote_text(name)} = {format_value(v)}" for name, v in plain.items())
     return {**deepcopy(dict(values)), **_read_toml(lines)}
 
 
@@ -168,7 +168,7 @@ def quote_text(text: str) -> str:
 
 
 def _format_name(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else quote_text(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +202,7 @@ class PoolFile:
             ConfigError: the file cannot be read.
         """
         try:
-            return self.path.read_text(encoding="utf-8-sig")
+            return self.path.read_bytes().decode("utf-8-sig")  # line ends are kept as they are
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{self.path} cannot be read: {error}") from None
 
@@ -235,11 +235,15 @@ class PoolFile:
             numbers = [int(path.stem) for path in self._paths()]
             kept = self._history / f"{max(numbers, default=0) + 1:06d}.json"
             _replace_file(kept, json.dumps(entry), mode=0o600)
-            _replace_file(self.path, after, mode=self.path.stat().st_mode & 0o777)
+            try:
+                self._replace(after)
+            except OSError:
+                kept.unlink()
+                raise
             for old in sorted(self._paths())[:-HISTORY_LENGTH]:
                 old.unlink()
         except OSError as error:
-            raise ConfigError(f"{self.path} cannot be written: {error}") from None
+            raise ConfigError(f"{self.path} cannot be written: {error.strerror}") from None
 
     def undo(self) -> FileChange:
         """Undo the latest change and remove it from the history.
@@ -254,11 +258,16 @@ class PoolFile:
         change = _read_change(paths[-1])
         self._check_unchanged(change.after)
         try:
-            _replace_file(self.path, change.before, mode=self.path.stat().st_mode & 0o777)
+            self._replace(change.before)
             paths[-1].unlink()
         except OSError as error:
-            raise ConfigError(f"{self.path} cannot be written: {error}") from None
+            raise ConfigError(f"{self.path} cannot be written: {error.strerror}") from None
         return change
+
+    def _replace(self, text: str) -> None:
+        """Replace the file or, if `path` is a symbolic link, the file that the link names."""
+        path = self.path.resolve()
+        _replace_file(path, text, mode=path.stat().st_mode & 0o777)
 
     def _check_unchanged(self, digest: str) -> None:
         if _hash_text(self.read()) != digest:
@@ -282,9 +291,14 @@ def _hash_text(text: str) -> str:
 
 
 def _replace_file(path: Path, text: str, *, mode: int) -> None:
-    with NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    Path(file.name).chmod(mode)
-    Path(file.name).replace(path)
+    with NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        written = Path(file.name)
+        try:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+            written.chmod(mode)
+            written.replace(path)
+        except OSError:
+            written.unlink()
+            raise

@@ -5,6 +5,7 @@ Many settings that would have no effect beside the others are refused; the messa
 
 from __future__ import annotations
 
+import os
 import re
 from decimal import Decimal
 from enum import StrEnum
@@ -525,8 +526,9 @@ class Settings(StrictModel):
         """
 
         def resolve(name: str | None) -> str | None:
-            path = folder / name if name else None
-            return str(path) if path and path.exists() and is_policy(path) else name
+            path = folder / (name or "")
+            exists = os.path.exists(path)  # noqa: PTH110 - False for a name that is too long
+            return str(path) if name and exists and is_policy(path) else name
 
         def resolve_preset(preset: PresetSetting) -> PresetSetting:
             values = {

@@ -62,15 +62,20 @@ def open_search(
     """Open the web search of the settings.
 
     Raises:
-        ConfigError: no search is configured, its base_url is not a URL, or its key is not set.
+        ConfigError: no search is configured, its base_url is not a URL, or its key is not set or
+            not valid.
     """
     if setting is None:
         raise ConfigError(NO_SEARCH)
     make_engine, usual_url, usual_key = ENGINES[setting.engine]
     variable = setting.key_env or usual_key
-    key = Secret((read_variable(environ, variable) or "") if variable else "")
-    if variable and not key:
+    value = read_variable(environ, variable) if variable else ""
+    if variable and not value:
         raise ConfigError(f"[tools.search] needs the variable {variable}: set it to the key")
+    try:
+        key = Secret(value)
+    except ConfigError as error:
+        raise ConfigError(f"[tools.search] {variable}: {error}") from None
     url = (setting.base_url or usual_url).rstrip("/")
     try:
         url_host(url)

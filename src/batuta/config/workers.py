@@ -40,6 +40,7 @@ from batuta.config.worker_settings import MAX_PROGRAMS, DeploymentSetting, Worke
 from batuta.core import Client, Price, Sampling, Tool, Worker, WorkerId
 from batuta.core.tool_classes import ToolClass, classify_tool
 from batuta.core.worker import CHANGES, FILE_SEARCH, IMAGE, PROGRAM
+from batuta.environment import read_variable
 from batuta.errors import ConfigError
 from batuta.local.pool import local_spec
 from batuta.local.pool_server import LocalClient, pool_server
@@ -133,13 +134,13 @@ def worker_spec(
 
 
 def _read_key(owner: str, variable: str, environ: Mapping[str, str]) -> Secret:
-    """Return the key in the variable that `key_env` names.
+    """Return the key in the variable that `key_env` names, or in the file of `{variable}_FILE`.
 
     Raises:
-        ConfigError: the variable is not set, or its value is not a valid key; the message
-            names it.
+        ConfigError: neither variable is set, the file cannot be used, or the key is not valid; the
+            message names the variable.
     """
-    if not (value := environ.get(variable, "").strip()):
+    if not (value := read_variable(environ, variable)):
         raise ConfigError(f"{owner} needs the variable {variable}")
     try:
         return Secret(value)

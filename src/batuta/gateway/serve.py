@@ -183,11 +183,10 @@ def url_of(listener: socket.socket) -> str:
 
 @contextmanager
 def _absorb_signals() -> Generator[None]:
-    """Ignore the signals that uvicorn raises again when it ends, so that the caller can clean up.
+    """Ignore the signals that uvicorn raises again when it ends.
 
-    Only the main thread gets signals; in another thread this does nothing.
-
-    Otherwise such a signal would end the process before the store has written its queue.
+    Such a signal would end the process before the store has written its queue. Only the main thread
+    gets signals; in another thread this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

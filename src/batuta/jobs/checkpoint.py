@@ -276,7 +276,7 @@ class CachedConductor:
 
 @cache
 def _reply_adapter() -> TypeAdapter[Reply]:
-    """Return the pydantic adapter of replies, which is slow to build, so built on first use."""
+    """Return the pydantic adapter of replies, built on first use as that is slow."""
     return TypeAdapter(Reply)
 
 

@@ -36,7 +36,7 @@ from batuta.jobs.protocol import (
     JobStatus,
     Json,
 )
-from batuta.jobs.records import JobRecords, create_tables
+from batuta.jobs.records import JobRecords, create_tables, encode_json
 from batuta.jobs.table import JOBS_TABLE, JobTable
 from batuta.store.database import (
     Database,
@@ -308,7 +308,7 @@ class Jobs:
         try:
             with running.claim, running.scope:
                 async with AsyncExitStack() as held:
-                    await self._end(job.id, await self._ending_of(perform, job, running, held))
+                    await self._end(job.id, *await self._ending_of(perform, job, running, held))
         finally:
             del self._running[job.id]
             running.ended.set()
@@ -318,30 +318,28 @@ class Jobs:
 
     async def _ending_of(
         self, perform: JobHandler, job: Job, running: _RunningJob, held: AsyncExitStack
-    ) -> JobEnding | str:
-        """Run the job; return its ending, or the reason for its failure."""
+    ) -> tuple[JobState, str | None, str | None]:
+        """Run the job; return the final state, the result as JSON, and the reason for a failure."""
         try:
             await self._begin_attempt(job.id, held)
-            return await self._perform_with_retries(perform, job, running.scope)
+            ending = await self._perform_with_retries(perform, job, running.scope)
+            return ending.state, encode_json(ending.result), None
         except JobFailed as error:
-            return str(error)
+            return JobState.FAILED, None, str(error)
         except Exception as error:  # noqa: BLE001 - a fault must end the job, not the server
             kind = type(error).__name__
             logger.error("job %s failed: %s", job.id, kind)  # noqa: TRY400 - no content in logs
-            return f"the job failed: {kind}"
+            return JobState.FAILED, None, f"the job failed: {kind}"
 
-    async def _end(self, job_id: str, ending: JobEnding | str) -> None:
+    async def _end(
+        self, job_id: str, state: JobState, result: str | None, error: str | None
+    ) -> None:
         """Store the job's ending; retry until the database accepts it."""
-        write_ending = (
-            partial(self._table.end, job_id, JobState.FAILED, None, ending)
-            if isinstance(ending, str)
-            else partial(self._table.end, job_id, ending.state, ending.result)
-        )
         while True:
             try:
-                await write_ending()
-            except StoreError as error:
-                logger.warning("the ending of job %s waits for the database: %s", job_id, error)
+                await self._table.end(job_id, state, result, error)
+            except StoreError as failure:
+                logger.warning("the ending of job %s waits for the database: %s", job_id, failure)
                 await anyio.sleep(_RETRY_SECONDS)
             else:
                 return

@@ -8,6 +8,7 @@ be executed again after a crash, but a recorded result is never replaced.
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from dataclasses import dataclass
 from typing import Any, final
@@ -82,6 +83,26 @@ class CallKey:
         return hashlib.sha256(orjson.dumps(parts)).hexdigest()
 
 
+def encode_json(value: Json) -> str:
+    """Return the value as JSON, also if it has lone surrogates or is nested deeply.
+
+    Raises:
+        RecursionError: the value is nested about as deeply as Python's stack allows.
+    """
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:  # lone surrogates or deep nesting
+        return json.dumps(value)
+
+
+def decode_json(text: str) -> Json:
+    """Return the value that `encode_json` encoded."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return json.loads(text)
+
+
 def create_tables(connection: Connection) -> None:
     """Create the tables of jobs that do not exist yet."""
     if connection.dialect.name == "postgresql":  # several replicas may start at the same time
@@ -146,8 +167,8 @@ class JobRecords:
 
     async def add_event(self, job: str, number: int, body: Json) -> None:
         """Store an event; an existing event with its number is not overwritten."""
-        text = orjson.dumps(body).decode()
-        await self._insert(EVENTS_TABLE, {"job": job, "number": number, "body": text})
+        row = {"job": job, "number": number, "body": encode_json(body)}
+        await self._insert(EVENTS_TABLE, row)
 
     async def events(self, job: str, after: int) -> list[JobEvent]:
         """Return the events of the job numbered above `after`, in order."""
@@ -157,7 +178,7 @@ class JobRecords:
             .order_by(EVENTS_TABLE.c.number)
         )
         rows = await self._database.fetch_rows(query)
-        return [JobEvent(row["number"], orjson.loads(row["body"])) for row in rows]
+        return [JobEvent(row["number"], decode_json(row["body"])) for row in rows]
 
     async def _insert(self, table: Table, row: dict[str, Any]) -> None:
         insertion = insert_statement(self._dialect, table).values(row).on_conflict_do_nothing()

@@ -14,7 +14,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-import orjson
 from sqlalchemy import (
     Column,
     Executable,
@@ -31,7 +30,14 @@ from sqlalchemy import (
 from sqlalchemy import text as sql
 
 from batuta.jobs.protocol import Job, JobOwner, JobState, JobStatus, Json
-from batuta.jobs.records import ATTEMPTS_TABLE, CALLS_TABLE, EVENTS_TABLE, METADATA
+from batuta.jobs.records import (
+    ATTEMPTS_TABLE,
+    CALLS_TABLE,
+    EVENTS_TABLE,
+    METADATA,
+    decode_json,
+    encode_json,
+)
 from batuta.store.database import Database, insert_statement
 
 CLAIM_SECONDS = 5.0
@@ -94,7 +100,7 @@ class JobTable:
             "id": job.id,
             "tenant": job.tenant,
             "owner": owner_to_text(job.owner),
-            "body": orjson.dumps(job.body).decode(),
+            "body": encode_json(job.body),
             "state": _WAITING,
             "created": time.time(),
         }
@@ -132,7 +138,7 @@ class JobTable:
         rows = await self._change(taken.returning(_COLUMNS.id, _COLUMNS.body))
         if not rows:
             return None
-        return Job(rows[0].id, owner.tenant, orjson.loads(rows[0].body), key=owner.key)
+        return Job(rows[0].id, owner.tenant, decode_json(rows[0].body), key=owner.key)
 
     async def renew(self, jobs: Collection[str]) -> set[str]:
         """Renew this process's claims on the jobs; return the ids of the jobs that it still claims.
@@ -178,7 +184,7 @@ class JobTable:
             return None
         state, result = JobState(rows[0].pop("state")), rows[0].pop("result")
         status = JobStatus(id=job_id, state=state, **rows[0])
-        return StoredJob(status, None if result is None else orjson.loads(result))
+        return StoredJob(status, None if result is None else decode_json(result))
 
     async def cancel(self, job_id: str) -> None:
         """Mark the job as cancelled, unless it has ended."""
@@ -187,13 +193,20 @@ class JobTable:
         await self._database.execute(update(JOBS_TABLE).where(*unended).values(ended))
 
     async def end(
-        self, job_id: str, state: JobState, result: Json | None, error: str | None = None
+        self, job_id: str, state: JobState, result: str | None, error: str | None
     ) -> None:
-        """Store the job's ending, unless it has ended or another process has claimed it."""
+        """Store the job's ending, unless it has ended or another process has claimed it.
+
+        Args:
+            job_id: the job.
+            state: a final state.
+            result: the result from `encode_json`; None: the job failed without a `JobEnding`.
+            error: why the job failed without a `JobEnding`; None: it did not.
+        """
         ended = {
             "state": state.value,
             "ended": time.time(),
-            "result": None if result is None else orjson.dumps(result).decode(),
+            "result": result,
             "error": error,
         }
         mine = (_COLUMNS.id == job_id, *self._is_mine())

@@ -97,9 +97,13 @@ class RedisConcurrency:
         """
         if cap is not None:
             args = (token, cap, self._lease)
-            answer = await self.redis.ask(
-                lambda redis: redis.eval(_ENTER, 1, _redis_key(key), *args)
-            )
+            try:
+                answer = await self.redis.ask(
+                    lambda redis: redis.eval(_ENTER, 1, _redis_key(key), *args)
+                )
+            except BaseException:  # cancelled, although Redis may have counted the request
+                await self._remove(key, (token,))
+                raise
             held = len(self._held.get(key, ()))
             if not (held < self.redis.share_of(cap) if answer is None else answer):
                 return False

@@ -26,7 +26,10 @@ OTHERS = "other addresses"
 
 @final
 class FailedSignIns:
-    """Counts failed sign-ins by address, and records them if there is a store."""
+    """Counts failed sign-ins by address, and records them if there is a store.
+
+    The counts of windows that have not ended are lost with the process.
+    """
 
     def __init__(self, store: Store | None, clock: Callable[[], float] = monotonic) -> None:
         self._store = store
@@ -48,8 +51,12 @@ class FailedSignIns:
         if address in self._begun:
             self._more[address] = self._more.get(address, 0) + 1
             return
-        await self._record(address, {"times": 1})
-        self._begun[address] = self._clock()
+        self._begun[address] = self._clock()  # before the record, so that others are only counted
+        try:
+            await self._record(address, {"times": 1})
+        except BaseException:
+            self._begun.pop(address, None)
+            raise
 
     async def flush(self) -> None:
         """Record the counts of the windows that have ended.
@@ -58,11 +65,18 @@ class FailedSignIns:
             StoreError: an entry cannot be written; the next call tries again.
         """
         ended = self._clock() - WINDOW_SECONDS
-        for address in [name for name, begun in self._begun.items() if begun <= ended]:
-            if more := self._more.get(address):
-                await self._record(address, {"times": more, "within_s": WINDOW_SECONDS})
-            self._more.pop(address, None)
-            self._begun.pop(address, None)
+        for address, begun in tuple(self._begun.items()):
+            if begun > ended or self._begun.get(address) != begun:  # another call has ended it
+                continue
+            more = self._more.pop(address, 0)
+            del self._begun[address]
+            try:
+                if more:
+                    await self._record(address, {"times": more, "within_s": WINDOW_SECONDS})
+            except BaseException:
+                self._begun.setdefault(address, begun)
+                self._more[address] = self._more.get(address, 0) + more
+                raise
 
     async def _record(self, address: str, details: dict[str, float]) -> None:
         if self._store is not None:

@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import importlib
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -39,6 +40,7 @@ wait while it is read."""
 _RETRY_SECONDS = 5.0
 """Seconds after a failure to read the provider within which no request tries again."""
 _PURPOSE = "oidc"
+_ISSUER = re.compile(r"https://|http://(127\.0\.0\.1|localhost|\[::1\])([:/]|$)")
 _ALGORITHMS = ("RS256", "PS256", "ES256", "EdDSA")
 """Accepted signatures: public-key algorithms only, neither `none` nor shared secrets."""
 _LEEWAY = 60
@@ -131,8 +133,7 @@ class OidcClient:
         if not all(find_spec(name) for name in ("authlib", "joserfc")):
             hint = install_hint("oidc")
             raise ConfigError(f"sign-in with an identity provider needs an extra: {hint}")
-        local = ("http://127.0.0.1", "http://localhost", "http://[::1]")
-        if not options.issuer.startswith(("https://", *local)):
+        if not _ISSUER.match(options.issuer):
             raise ConfigError("oidc.issuer must begin with https://")
         if not options.redirect_uri.endswith("/ui/oidc/callback"):
             raise ConfigError("oidc.redirect_uri must end with /ui/oidc/callback")

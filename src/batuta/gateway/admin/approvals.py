@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -22,6 +21,7 @@ from batuta.gateway.errors import APIError, require_part
 from batuta.gateway.http.body import (
     Fields,
     decode_object,
+    encode_json,
     json_response,
     read_checked_body,
     read_fields,
@@ -67,13 +67,14 @@ class ApprovalRoutes:
         the reason for an approval or refusal, and `steps` are the edited steps.
         """
         body = await read_fields(request.scope, request.receive)
+        body.check_names({"digest", "decision", "reason", "steps"})
         verdict = PlanVerdict(
             plan_id=request.path_params["id"],
             digest=body.need_text("digest"),
             decision=body.need_text("decision"),
             by=actor_of(request),
             reason=body.text("reason") or "",
-            steps=orjson.dumps(body.array("steps", MAX_STEPS) or []).decode(),
+            steps=encode_json(body.array("steps", MAX_STEPS) or []).decode(),
         )
         return json_response(plan_entry(await verdict.give(self._store)))
 

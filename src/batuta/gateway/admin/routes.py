@@ -6,7 +6,7 @@ import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from time import time
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -25,15 +25,16 @@ from batuta.store.audit import AuditRecord
 from batuta.store.hours import DAY_SECONDS, day_start
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
-from batuta.store.keys import ApiKey, Tenant, key_json, tenant_json
+from batuta.store.keys import ApiKey, Tenant, check_tenant_name, key_json, tenant_json
 from batuta.store.spend_report import report_spending, spend_group_json
 
 _SEQUENCE_PATTERN = re.compile(r"[0-9]{1,18}")
-_DAY_PATTERN = re.compile(r"\d{4}-\d{2}-\d{2}")
+_DAY_PATTERN = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _MAX_SECONDS = 10 * 365 * 86400.0
 _CREATE_FIELDS = {"name", "tenant", "limits", "expires_in"}
 _CHANGE_FIELDS = {"name", "limits", "expires_in"}
 _GRACE_SECONDS = 3600.0
+_Found = TypeVar("_Found")
 
 
 @final
@@ -100,6 +101,8 @@ class AdminRoutes:
         body = await _read_body(request, _CREATE_FIELDS)
         tenant, name = body.text("tenant") or "default", body.need_text("name")
         policy, expires = self._parse_permissions(body), _parse_expiry(body)
+        with _refuse_values("tenant"):
+            check_tenant_name(tenant)
         with _refuse_values("name"):
             key, issued = await self._store.keys.create(
                 self._key_hasher, tenant, name, policy, expires=expires, by=actor_of(request)
@@ -122,14 +125,14 @@ class AdminRoutes:
                 by=actor_of(request),
             )
         self._authenticator.forget(key.id)
-        return json_response(key_entry(changed or key))
+        return json_response(key_entry(_need_found(changed, key.id)))
 
     async def revoke(self, request: Request) -> Response:
         """Revoke a key."""
         key = await self._find_key(request)
         revoked = await self._store.keys.revoke(key.id, by=actor_of(request))
         self._authenticator.forget(key.id)
-        return json_response(key_entry(revoked or key))
+        return json_response(key_entry(_need_found(revoked, key.id)))
 
     async def rotate(self, request: Request) -> Response:
         """Give a key a new secret; the old one stays valid for `grace_s` seconds."""
@@ -144,10 +147,8 @@ class AdminRoutes:
             )
         except ValueError as error:
             raise APIError(409, "conflict", f"{error}.") from None
-        if rotated is None:
-            raise not_found(f"The key '{key.id}'")
         self._authenticator.forget(key.id)
-        changed, issued = rotated
+        changed, issued = _need_found(rotated, key.id)
         return json_response({**key_entry(changed), "key": issued.text})
 
     async def tenants(self, request: Request) -> Response:
@@ -162,12 +163,12 @@ class AdminRoutes:
         """Replace a tenant's budgets per day and month; a null or missing one is removed."""
         body = await _read_body(request, {"per_day", "per_month"})
         with _refuse_values("per_day"):
-            policy = read_permissions({name: body.get(name) for name in body.names})
+            per_day = read_permissions({"per_day": body.get("per_day")}).per_day
+        with _refuse_values("per_month"):
+            per_month = read_permissions({"per_month": body.get("per_month")}).per_month
+        with _refuse_values("name"):
             tenant = await self._store.keys.set_tenant_budget(
-                request.path_params["name"],
-                policy.per_day,
-                policy.per_month,
-                by=actor_of(request),
+                request.path_params["name"], per_day, per_month, by=actor_of(request)
             )
         self._authenticator.forget()
         return json_response(tenant_entry(tenant))
@@ -247,10 +248,7 @@ class AdminRoutes:
 
     async def _find_key(self, request: Request) -> ApiKey:
         name: str = request.path_params["id"]
-        key = await self._store.keys.find(name)
-        if key is None:
-            raise not_found(f"The key '{name}'")
-        return key
+        return _need_found(await self._store.keys.find(name), name)
 
     def _parse_permissions(
         self, body: Fields, before: KeyPermissions | None = None
@@ -272,6 +270,17 @@ class AdminRoutes:
     @property
     def _key_hasher(self) -> KeyHasher:
         return require_part(self._authenticator.key_hasher, "This server makes no keys.")
+
+
+def _need_found(found: _Found | None, key: str) -> _Found:
+    """Return what was found of the key with this id.
+
+    Raises:
+        APIError: it is None, as there is no such key, or it was deleted at the same moment.
+    """
+    if found is None:
+        raise not_found(f"The key '{key}'")
+    return found
 
 
 def key_entry(key: ApiKey) -> dict[str, Any]:

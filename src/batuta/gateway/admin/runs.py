@@ -69,7 +69,10 @@ class RunRoutes:
         return json_response(totals_entry(totals))
 
     async def list_sessions(self, request: Request) -> Response:
-        """Return sessions compared with the best single worker, newest first, and their total."""
+        """Return sessions compared with the best single worker, newest first.
+
+        `total` is that of all the tenant's sessions since `since`, also if `session` names one.
+        """
         run_filter = _read_filter(request, "limit", names=("since", "session", "tenant"))
         limit = parse_limit(request.query_params, _DEFAULT_PAGE)
         database, tenant, since = self._store.database, run_filter.tenant, run_filter.since

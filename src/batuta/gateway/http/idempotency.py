@@ -33,13 +33,12 @@ _KEY_PATTERN = re.compile(rb"[!-~]{1,255}")
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _SUCCESS_STATUSES = range(200, 300)
 _STREAM_ENDS = (
-    b"[DONE]",
-    b"event: response.completed",
-    b"event: response.incomplete",
-    b"message_stop",
+    b"\ndata: [DONE]\n",
+    b"\nevent: response.completed\n",
+    b"\nevent: response.incomplete\n",
+    b"\nevent: message_stop\n",
 )
-"""Texts near the end of a complete stream in each dialect."""
-_TAIL_BYTES = 1_000_000
+"""Lines that only a complete stream has; in an answer's text, line breaks are escaped."""
 _LOST_CLAIMS = 1_000
 _LOST = (
     "The result of an earlier request with this Idempotency-Key could not be stored; "
@@ -216,7 +215,7 @@ class _ResponseRecorder:
             return None
         body = b"".join(self._parts)
         headers: list[tuple[bytes, bytes]] = list(start["headers"])
-        if _is_stream(headers) and not any(end in body[-_TAIL_BYTES:] for end in _STREAM_ENDS):
+        if _is_stream(headers) and not any(end in body for end in _STREAM_ENDS):
             return None
         plain = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
         return StoredAnswer(start["status"], plain, body if content else None)

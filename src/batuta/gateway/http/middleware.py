@@ -48,8 +48,8 @@ RawHeaders = list[tuple[bytes, bytes]]
 EVERY = "*"
 """The setting that allows any origin, if a key is required."""
 _EXPOSED_HEADERS = (
-    b"x-request-id, request-id, retry-after, retry-after-ms, x-batuta-run-id, x-batuta-outcome, "
-    b"x-batuta-cost-usd, x-batuta-cache, x-batuta-conductor, x-batuta-ignored"
+    b"x-request-id, request-id, retry-after, retry-after-ms, x-should-retry, x-batuta-run-id, "
+    b"x-batuta-outcome, x-batuta-cost-usd, x-batuta-cache, x-batuta-conductor, x-batuta-ignored"
 )
 _PREFLIGHT_MAX_AGE = b"600"
 
@@ -379,7 +379,7 @@ class _Answer:
         return perf_counter() - self._began
 
     def logged_ids(self) -> dict[str, str]:
-        """Return those of the ids of request and run that the response's headers have."""
+        """Return the ids of the request and of its run, if the response's headers have them."""
         return {
             _LOGGED_HEADERS[name]: value.decode("latin-1")
             for name, value in self._headers
@@ -415,7 +415,7 @@ class HostCheck:
         _check_single(scope["headers"])
         host = headers.get(b"host") or b"localhost"
         if not self._is_known_host(host.decode("latin-1")):
-            message = "This host name is not one of the server's; see its setting 'hosts'."
+            message = "Without API keys the host must be 'localhost' or a loopback address."
             raise APIError(403, "permission_denied", message)
         origin = headers.get(b"origin")
         if origin is not None and origin.partition(b"://")[2] != host:

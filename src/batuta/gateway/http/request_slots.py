@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import final
 
 import anyio
@@ -211,7 +212,7 @@ class _Waiter:
     woken: anyio.Event = field(default_factory=anyio.Event)
     has_slot: bool = False
     is_refused: bool = False
-    """True if the request was removed from the queue for another tenant's request."""
+    """True if the request was removed from the queue without a slot."""
 
 
 @final
@@ -237,8 +238,13 @@ class ConcurrencyLimiter:
         self._empty = anyio.Event()
 
     def close(self) -> None:
-        """Refuse new and queued requests from now on."""
+        """Refuse the queued requests now, and new ones from now on."""
         self.is_closing = True
+        for waiter in chain.from_iterable(self._queues.values()):
+            waiter.is_refused = True
+            waiter.woken.set()
+        self._queues.clear()
+        self.waiting = 0
         if not self.running:
             self._empty.set()
 
@@ -298,11 +304,11 @@ class ConcurrencyLimiter:
         except BaseException:
             self._leave(tenant, waiter)
             raise
+        if self.is_closing:
+            self._leave(tenant, waiter)
+            raise server_closing()
         if waiter.is_refused:
             raise self._overloaded_error()
-        if self.is_closing:
-            self.release()
-            raise server_closing()
 
     def _refuse_newest(self, tenant: str) -> None:
         """Displace a queued request for a new one of the tenant.

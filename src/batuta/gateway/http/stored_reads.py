@@ -35,6 +35,7 @@ async def make_room(scope: Scope, size: int) -> None:
     Raises:
         APIError: the memory does not suffice now, or the caller reads too much.
     """
+    hold_memory(scope, size)  # first, as a refusal for memory must not count as a read
     rate_limiter: RateLimiter | None = scope.get(_LIMITER_KEY)
     if rate_limiter is not None:
         caller = caller_of(scope)
@@ -44,7 +45,6 @@ async def make_room(scope: Scope, size: int) -> None:
             message = f"Too much stored data was read; try again in {window.reset:.1f} s."
             headers = retry_headers(window.reset)
             raise APIError(429, "rate_limit_exceeded", message, headers=headers)
-    hold_memory(scope, size)
 
 
 async def read_stored_run(
