@@ -54,8 +54,9 @@ async def execute_workflow(context: RunContext, workflow: Workflow, number: int)
             if index in held or not await _run_step(context, workflow, number, index):
                 return
         return
-    missing = [set(step.access) - done for step in workflow.steps]
-    ready = [i for i, needs in enumerate(missing) if not needs and i not in done | held]
+    steps = enumerate(workflow.steps)
+    missing = {i: set(step.access) - done for i, step in steps if i not in done | held}
+    ready = [i for i, needs in missing.items() if not needs]
 
     async def follow(index: int | None) -> None:
         """Run a step, then one step that became ready; other ready steps get separate tasks."""
@@ -86,10 +87,10 @@ async def _run_step(context: RunContext, workflow: Workflow, number: int, index:
     return not ended.pending_calls
 
 
-def _newly_ready_steps(missing: list[set[int]], ended: int) -> list[int]:
+def _newly_ready_steps(missing: dict[int, set[int]], ended: int) -> list[int]:
     """Return the steps that waited only for `ended`, which is removed from `missing`."""
     ready: list[int] = []
-    for index, needs in enumerate(missing):
+    for index, needs in missing.items():
         if ended in needs:
             needs.discard(ended)
             if not needs:
