@@ -295,6 +295,29 @@ async def test_hands_work_without_a_lead_that_cannot_be_paid():
     assert "w0 made no plan: the limit on usd was reached" in round_.decision.reason
 
 
+async def test_a_leads_call_that_was_cut_before_it_was_reserved_costs_nothing():
+    class Silent:
+        granted = Decimal(0)
+
+        def count(self, usd):
+            pass
+
+        async def raise_to(self, usd, least):
+            await anyio.sleep_forever()
+
+    pool = pool_of(PRICE, Price(input=Decimal("0.1"), output=Decimal("0.4")))
+    clients = {worker.id: Spender(worker) for worker in pool}
+    run = await conduct(
+        Q,
+        LeadAndHands(clients=clients),
+        pool,
+        clients,
+        limits=Limits(seconds=0.1),
+        hooks=RunHooks(funds=Silent()),  # pyright: ignore[reportArgumentType]
+    )
+    assert run.outcome is Outcome.LIMITED and not run.usage.calls and not run.cost.usd
+
+
 async def test_a_conductors_drafts_and_retries_are_reserved_one_by_one():
     [worker] = pool = pool_of(PRICE)
     for fails in (0, 2):

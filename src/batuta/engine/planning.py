@@ -80,8 +80,11 @@ class PlanningListener(NullListener):
         Raises:
             LimitReachedError: the budget forbids another attempt.
         """
+        is_cancelled = failure.code == Outcome.CANCELLED
+        if is_cancelled and self._worker is not None and self._hold is None:
+            return  # the call was not reserved yet, so it was not made
         self.failures.append(failure)
-        if failure.code == Outcome.CANCELLED:  # there is no further attempt
+        if is_cancelled:  # there is no further attempt
             self.charge(failure.usage, failure.cost, cancelled=True)
             return
         request = self._hold.request if self._hold else None
