@@ -47,7 +47,7 @@ from batuta.core.cost_bound import (
     max_prompt_tokens,
     max_text_tokens,
 )
-from batuta.core.message import Image, Message, Role, Tool
+from batuta.core.message import Image, Message, Role, Thought, Tool
 from batuta.core.run import Failure
 from batuta.core.token_estimate import estimate_request_tokens, estimate_tokens
 from batuta.engine import RunHooks, RunSettings, TimeoutPolicy, conduct
@@ -346,6 +346,20 @@ async def test_a_hedge_that_cannot_be_paid_is_not_made_and_limits_nobody():
     assert (run.answer, run.outcome, other.requests) == ("slow", Outcome.ANSWERED, [])
 
 
+async def test_a_hedge_whose_prompt_does_not_fit_is_not_made():
+    pool = pool_of(PRICE, PRICE)
+    small = Pool((pool.workers[0], replace(pool.workers[1], context_window=100)))
+    other = ScriptedClient(lambda _: "other")
+    run = await conduct(
+        Question.of("x " * 2000),
+        best_single_worker(),
+        small,
+        {WorkerId("w0"): ScriptedClient(lambda _: "slow", latency=0.05), WorkerId("w1"): other},
+        settings=RunSettings(timeouts=TimeoutPolicy(hedge_seconds=0.01)),
+    )
+    assert (run.answer, other.requests) == ("slow", [])
+
+
 async def test_a_substitute_is_reserved_beside_what_broke_off():
     pool = pool_of(PRICE, PRICE)
     other = ScriptedClient(lambda _: "other", price=PRICE)
@@ -439,6 +453,9 @@ def test_what_else_a_prompt_has_counts():
         max_prompt_tokens(Request(messages=(user_message("hi"),), tools=(tool,)), worker)
         > plain + 300 + 500
     )
+    thought = Thought(model="m", signature="s" * 400, redacted="r" * 500)
+    thinks = Message(role=Role.ASSISTANT, parts=(), thoughts=(thought,))
+    assert max_prompt_tokens(Request(messages=(thinks,)), worker) > plain + 800
     window = replace(worker, context_window=2000)
     assert max_prompt_tokens(Request(messages=(user_message("x" * 9000),)), window) == 2000
 

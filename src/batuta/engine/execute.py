@@ -366,12 +366,15 @@ class Hedge:
         self.ended.set()
 
     async def _start_second_call(self) -> WorkerCall | None:
-        """Return a call of the best other worker; None if the budget does not cover both calls.
+        """Return a call of the best other worker.
 
-        Also None if the first call sends text or ends while the second is being reserved.
+        Return None if the prompt does not fit in its context window, if the budget does not cover
+        both calls, or if the first call sends text or ends while the second is being reserved.
         """
         worker, budget = self.others[0], self.step.context.budget
         request = self.step.build_request(worker)
+        if find_context_overflow(request, worker) is not None:
+            return None
         try:
             hold = await budget.reserve(request, worker, whole=True, waits=False)
         except LimitReachedError:
