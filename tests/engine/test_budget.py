@@ -30,6 +30,7 @@ from batuta.core import (
     Request,
     Sampling,
     Step,
+    StepStarted,
     Usage,
     Worker,
     WorkerId,
@@ -293,6 +294,24 @@ async def test_hands_work_without_a_lead_that_cannot_be_paid():
     [round_] = run.rounds
     assert isinstance(round_.decision, Plan)
     assert "w0 made no plan: the limit on usd was reached" in round_.decision.reason
+
+
+async def test_a_step_that_was_cut_before_its_call_holds_no_money():
+    async def emit(event):
+        if isinstance(event, StepStarted):
+            await anyio.sleep_forever()
+
+    [worker] = pool = pool_of(PRICE)
+    purse = Purse(Decimal(100))
+    run = await conduct(
+        Q,
+        best_single_worker(),
+        pool,
+        {worker.id: Spender(worker)},
+        limits=Limits(seconds=0.1),
+        hooks=RunHooks(emit=emit, funds=purse),
+    )
+    assert purse.granted > 0 and not purse.counted and not run.usage.calls
 
 
 async def test_a_leads_call_that_was_cut_before_it_was_reserved_costs_nothing():

@@ -190,7 +190,7 @@ class StepExecution(StepState):
             if isinstance(prepared, Failure) and prepared.code == "limit":
                 return prepared
             if not self.attempts:
-                await context.publish(StepStarted(self.number, self.index, worker.id))
+                await self._publish_start(worker, prepared)
             others = self.substitutes() if context.settings.timeouts.has_timeout else []
             result = await self._call_worker(worker, prepared, others)
             if isinstance(result, Reply):
@@ -199,6 +199,15 @@ class StepExecution(StepState):
                 return result
             await self.record_attempt(result, self.worker)
             worker = self.substitutes().pop(0)
+
+    async def _publish_start(self, worker: Worker, prepared: Hold | Failure) -> None:
+        """Publish that the step starts; if the run is cancelled meanwhile, release the call."""
+        try:
+            await self.context.publish(StepStarted(self.number, self.index, worker.id))
+        except BaseException:
+            if isinstance(prepared, Hold):
+                self.context.budget.release(prepared)
+            raise
 
     async def _reserve_call(self, worker: Worker) -> Hold | Failure:
         """Reserve the worker's call, or return why the worker cannot be asked."""
