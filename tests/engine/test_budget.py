@@ -314,6 +314,34 @@ async def test_a_step_that_was_cut_before_its_call_holds_no_money():
     assert purse.granted > 0 and not purse.counted and not run.usage.calls
 
 
+@pytest.mark.parametrize("dollars", [1, 0.07])
+async def test_finished_turns_stay_reserved_while_the_next_is_tried_again(dollars):
+    [worker] = pool = pool_of(PRICE)
+    purse, counted = Purse(Decimal(100)), []
+    paid = Usage(calls=1, input=20_000)
+
+    class Turns:
+        async def complete(self, request, listener):
+            counted.append(purse.counted)
+            listener.note_turns(paid, usage_cost(paid, PRICE))
+            await listener.before_call(request, worker)
+            await listener.on_failure(Failure(code="overloaded", message="busy"))
+            counted.append(purse.counted)
+            return Reply(text="42", usage=paid, cost=usage_cost(paid, PRICE))
+
+    run = await conduct(
+        Q,
+        best_single_worker(),
+        pool,
+        {worker.id: Turns()},  # pyright: ignore[reportArgumentType]
+        limits=Limits(usd=dollars),
+        hooks=RunHooks(funds=purse),
+    )
+    if dollars == 1:
+        assert counted[1] - counted[0] == usage_cost(paid, PRICE).usd and run.answer == "42"
+    assert run.cost == usage_cost(paid, PRICE) and purse.counted == run.cost.usd
+
+
 async def test_a_leads_call_that_was_cut_before_it_was_reserved_costs_nothing():
     class Silent:
         granted = Decimal(0)

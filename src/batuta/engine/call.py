@@ -342,7 +342,8 @@ class WorkerCall:
         self.worker = worker
         self.request: Request = hold.request
         self.hold: Hold | None = hold
-        """The reservation for the current attempt; None once it was charged."""
+        """The reservation for the current attempt and the finished turns; None once they were
+        charged."""
         self.streaming = step.context.emit is not None
         self._received: list[str] = []
         """The text received in the current attempt."""
@@ -356,8 +357,8 @@ class WorkerCall:
         """Tokens and cost of the finished turns of a call in which the model calls tools."""
         self._turn_start = 0
         """Number of texts in `_received` that belong to finished turns."""
-        self._is_between_turns = False
-        """Whether a turn has ended and no further call was reserved since."""
+        self._is_idle = False
+        """Whether the model is not being called: between two turns or two attempts."""
         self.hedge: CallRace | None = None
         """The race with another call for the same step; None if there is none."""
         self.scope: anyio.CancelScope | None = None
@@ -373,8 +374,8 @@ class WorkerCall:
     async def before_call(self, request: Request, worker: Worker) -> Request:
         """Reserve a further call within this one: of the model, or of a tool that it has called.
 
-        The first call was reserved before it was made. Without a reservation, as between two
-        attempts, the request is returned unchanged.
+        The first call was reserved before it was made. If the call was charged already, the request
+        is returned unchanged.
 
         Raises:
             LimitReachedError: the call may cost more than the budget has left.
@@ -383,12 +384,12 @@ class WorkerCall:
             return request
         more = await self.context.reserve(request, worker, waits=False)
         self.context.budget.join_holds(self.hold, more)
-        self._is_between_turns = False
+        self._is_idle = False
         return more.request
 
     def note_turns(self, usage: Usage, cost: Cost) -> None:
         """Lower the reservation to what was spent, unless the tokens or the price are unknown."""
-        self._turns, self._is_between_turns = (usage, cost), True
+        self._turns, self._is_idle = (usage, cost), True
         self._turn_start = len(self._received)
         if self.hold is not None and not usage.estimated and not cost.unpriced_calls:
             self.context.budget.lower_hold(self.hold, cost.usd)
@@ -451,11 +452,19 @@ class WorkerCall:
             usage, cost = failure.usage, failure.cost
             wait = failure.retry_after
             raise RateLimitError(failure.message, retry_after=wait, usage=usage, cost=cost)
-        self._charge(failure.usage, failure.cost)
+        hold, spent = self.hold, self._turns[1].usd
+        self.context.budget.charge(failure.usage, failure.cost, hold, keeps=spent)
+        self._is_idle = True
         await self.step.record_attempt(failure, self.worker.id)
         if self.is_exposed:
             raise StreamInterruptedError(failure.message)
-        self.hold = await self.context.reserve(self.request, self.worker, whole=True)
+        # A call that keeps money must not wait: it might wait for itself.
+        self.hold = await self.context.reserve(
+            self.request, self.worker, whole=True, waits=not spent
+        )
+        self._is_idle = False
+        if hold is not None:
+            self.context.budget.join_holds(self.hold, hold)
         self._received, self._turn_start = [], 0
         self.has_emitted, self._buffered = False, self._new_buffer()
         self._json_filter = self._new_filter()
@@ -537,7 +546,7 @@ class WorkerCall:
             )
         usage, cost = self._turns
         failure = Failure(code=code, message=message, usage=usage, cost=cost)
-        if self.hold is not None and not self._is_between_turns:
+        if self.hold is not None and not self._is_idle:
             output = tokens_from_weight(sum(map(token_weight, self._received[self._turn_start :])))
             last = Failure.estimated(code, message, self.request, self.worker.price, output=output)
             failure = replace(failure, usage=usage + last.usage, cost=cost + last.cost)
