@@ -38,8 +38,8 @@ def test_times_counts_and_shares():
     assert [format_bytes(n) for n in (999, 999_999, 999_999_999)] == ["999 B", "1 MB", "1.0 GB"]
     assert format_count(1054) == "1,054" and format_percent(0.424) == "42\u00a0%"
     assert format_percent(17.84) == "1,784\u00a0%"
-    assert [format_age(0, now) for now in (1, 120, 7200, 200_000)] == [
-        "just now", "2 min ago", "2 h ago", "2 d ago",
+    assert [format_age(0, now) for now in (1, 120, 3599, 7200, 200_000)] == [
+        "just now", "2 min ago", "59 min ago", "2 h ago", "2 d ago",
     ]  # fmt: skip
 
 

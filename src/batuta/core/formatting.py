@@ -133,7 +133,7 @@ def format_age(moment: float, now: float | None = None) -> str:
     past = max(0.0, (time.time() if now is None else now) - moment)
     for size, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
         if past >= size:
-            return f"{past / size:.0f} {name} ago"
+            return f"{past // size:.0f} {name} ago"
     return "just now"
 
 
