@@ -152,8 +152,7 @@ async def conduct(
         await _publish_deferred(context)
         await context.publish(await loop.finalize(hooks.latency))
     except anyio.get_cancelled_exc_class():
-        if recorder.ended is None:
-            await _record_cancellation(context)
+        await _record_cancellation(context)
         raise
     return recorder.run()
 
@@ -217,7 +216,12 @@ def _dry_run_end(
 
 
 async def _record_cancellation(context: RunContext) -> None:
-    """Record that the run was cancelled, and publish it within `CANCEL_GRACE_SECONDS`."""
+    """Record and publish that the run was cancelled, unless its end is recorded already.
+
+    Publishing takes at most `CANCEL_GRACE_SECONDS`.
+    """
+    if context.recorder.ended is not None:
+        return
     end = RunFinished(
         outcome=Outcome.CANCELLED,
         error="the run was cancelled",
