@@ -146,6 +146,9 @@ def test_a_secret_does_not_show():
     assert secret == Secret(KEY)
     assert not Secret("")
     assert redact_secrets("nothing here") == "nothing here"
+    assert (
+        redact_secrets("https://bob:p@ss@host:1/v1?k=2 HTTP://a:b@c/d") == "https://host:1 HTTP://c"
+    )
     assert redact_secrets(f"Bearer {KEY}") == "***"
 
 

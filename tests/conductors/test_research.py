@@ -68,6 +68,7 @@ async def test_a_pool_without_a_model_gets_no_plan():
     for conductor in (Research(), slide_writer()):
         decision = await conductor.plan(context)
         assert isinstance(decision, MalformedPlan) and "language model" in decision.reason
+        assert "'" not in decision.reason
 
 
 async def test_the_second_round_searches_for_what_the_first_left_open():

@@ -255,6 +255,12 @@ def test_failures_of_a_task_are_all_counted_and_few_are_told_apart(tools):
     assert not later.failures
 
 
+def test_two_tools_that_fail_in_the_same_words_have_failed_twice():
+    failed = [action("Error: timeout", tool, number=n) for n, tool in enumerate("ab")]
+    thread = SessionThread(acting=A).in_turn(read_turn(talk(TASK, *failed)))
+    assert sum(thread.failures.values()) == 2
+
+
 def test_a_session_of_5000_actions_stays_as_small_as_one_of_50():
     def size(actions):
         state, thread = NEW_SESSION, SessionThread(acting=A, turn="t")

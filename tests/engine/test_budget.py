@@ -30,6 +30,7 @@ from batuta.core import (
     Request,
     Sampling,
     Step,
+    StepStarted,
     Usage,
     Worker,
     WorkerId,
@@ -47,7 +48,7 @@ from batuta.core.cost_bound import (
     max_prompt_tokens,
     max_text_tokens,
 )
-from batuta.core.message import Image, Message, Role, Tool
+from batuta.core.message import Image, Message, Role, Thought, Tool
 from batuta.core.run import Failure
 from batuta.core.token_estimate import estimate_request_tokens, estimate_tokens
 from batuta.engine import RunHooks, RunSettings, TimeoutPolicy, conduct
@@ -295,6 +296,75 @@ async def test_hands_work_without_a_lead_that_cannot_be_paid():
     assert "w0 made no plan: the limit on usd was reached" in round_.decision.reason
 
 
+async def test_a_step_that_was_cut_before_its_call_holds_no_money():
+    async def emit(event):
+        if isinstance(event, StepStarted):
+            await anyio.sleep_forever()
+
+    [worker] = pool = pool_of(PRICE)
+    purse = Purse(Decimal(100))
+    run = await conduct(
+        Q,
+        best_single_worker(),
+        pool,
+        {worker.id: Spender(worker)},
+        limits=Limits(seconds=0.1),
+        hooks=RunHooks(emit=emit, funds=purse),
+    )
+    assert purse.granted > 0 and not purse.counted and not run.usage.calls
+
+
+@pytest.mark.parametrize("dollars", [1, 0.07])
+async def test_finished_turns_stay_reserved_while_the_next_is_tried_again(dollars):
+    [worker] = pool = pool_of(PRICE)
+    purse, counted = Purse(Decimal(100)), []
+    paid = Usage(calls=1, input=20_000)
+
+    class Turns:
+        async def complete(self, request, listener):
+            counted.append(purse.counted)
+            listener.note_turns(paid, usage_cost(paid, PRICE))
+            await listener.before_call(request, worker)
+            await listener.on_failure(Failure(code="overloaded", message="busy"))
+            counted.append(purse.counted)
+            return Reply(text="42", usage=paid, cost=usage_cost(paid, PRICE))
+
+    run = await conduct(
+        Q,
+        best_single_worker(),
+        pool,
+        {worker.id: Turns()},  # pyright: ignore[reportArgumentType]
+        limits=Limits(usd=dollars),
+        hooks=RunHooks(funds=purse),
+    )
+    if dollars == 1:
+        assert counted[1] - counted[0] == usage_cost(paid, PRICE).usd and run.answer == "42"
+    assert run.cost == usage_cost(paid, PRICE) and purse.counted == run.cost.usd
+
+
+async def test_a_leads_call_that_was_cut_before_it_was_reserved_costs_nothing():
+    class Silent:
+        granted = Decimal(0)
+
+        def count(self, usd):
+            pass
+
+        async def raise_to(self, usd, least):
+            await anyio.sleep_forever()
+
+    pool = pool_of(PRICE, Price(input=Decimal("0.1"), output=Decimal("0.4")))
+    clients = {worker.id: Spender(worker) for worker in pool}
+    run = await conduct(
+        Q,
+        LeadAndHands(clients=clients),
+        pool,
+        clients,
+        limits=Limits(seconds=0.1),
+        hooks=RunHooks(funds=Silent()),  # pyright: ignore[reportArgumentType]
+    )
+    assert run.outcome is Outcome.LIMITED and not run.usage.calls and not run.cost.usd
+
+
 async def test_a_conductors_drafts_and_retries_are_reserved_one_by_one():
     [worker] = pool = pool_of(PRICE)
     for fails in (0, 2):
@@ -321,6 +391,20 @@ async def test_a_hedge_that_cannot_be_paid_is_not_made_and_limits_nobody():
         settings=RunSettings(timeouts=patience),
     )
     assert (run.answer, run.outcome, other.requests) == ("slow", Outcome.ANSWERED, [])
+
+
+async def test_a_hedge_whose_prompt_does_not_fit_is_not_made():
+    pool = pool_of(PRICE, PRICE)
+    small = Pool((pool.workers[0], replace(pool.workers[1], context_window=100)))
+    other = ScriptedClient(lambda _: "other")
+    run = await conduct(
+        Question.of("x " * 2000),
+        best_single_worker(),
+        small,
+        {WorkerId("w0"): ScriptedClient(lambda _: "slow", latency=0.05), WorkerId("w1"): other},
+        settings=RunSettings(timeouts=TimeoutPolicy(hedge_seconds=0.01)),
+    )
+    assert (run.answer, other.requests) == ("slow", [])
 
 
 async def test_a_substitute_is_reserved_beside_what_broke_off():
@@ -416,6 +500,9 @@ def test_what_else_a_prompt_has_counts():
         max_prompt_tokens(Request(messages=(user_message("hi"),), tools=(tool,)), worker)
         > plain + 300 + 500
     )
+    thought = Thought(model="m", signature="s" * 400, redacted="r" * 500)
+    thinks = Message(role=Role.ASSISTANT, parts=(), thoughts=(thought,))
+    assert max_prompt_tokens(Request(messages=(thinks,)), worker) > plain + 800
     window = replace(worker, context_window=2000)
     assert max_prompt_tokens(Request(messages=(user_message("x" * 9000),)), window) == 2000
 

@@ -46,9 +46,17 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )  # fmt: skip
-from batuta.engine import Recorder, RunHooks, RunSettings, conduct, estimate_workflow
+from batuta.engine import (
+    Recorder,
+    RunHooks,
+    RunSettings,
+    TimeoutPolicy,
+    conduct,
+    estimate_workflow,
+)
 from batuta.errors import (
     BadRequestError,
+    LimitReachedError,
     ProviderOverloadedError,
     ProviderTimeoutError,
     RateLimitError,
@@ -400,6 +408,71 @@ class TestCancellation:
         assert (run.outcome, run.limit, run.answer) == (Outcome.LIMITED, "seconds", None)
         assert run.conductor_usage.calls == 1 and run.conductor_usage.input > 500
         assert run.cost.unpriced_calls == 1 and any(isinstance(e, RoundPlanned) for e in events)
+
+    async def test_an_empty_reply_beside_a_call_that_was_cut_is_counted(self):
+        models = clients(
+            w1=ScriptedClient(["", "never"], latency=0.1, price=PRICE), w3=echo("w3", 60)
+        )
+        run, _ = await execute(
+            fixed(("a", 0, []), ("b", 1, [0])),
+            models,
+            limits=Limits(seconds=0.3),
+            settings=RunSettings(timeouts=TimeoutPolicy(hedge_seconds=0.02)),
+        )
+        [attempt] = run.steps[1].attempts
+        assert attempt.worker == "w1" and attempt.failure.usage.estimated == 0
+        assert attempt.failure.cost.usd > 0 and run.usage.calls == 3
+
+    @pytest.mark.parametrize("in_tool", [False, True])
+    async def test_the_finished_turns_of_a_call_that_was_cut_are_counted(self, in_tool):
+        paid = Usage(calls=1, input=1000, output=5)
+
+        class Turns:
+            async def complete(self, request, listener):
+                listener.note_turns(paid, Cost(PRICE.of(paid)))
+                if not in_tool:
+                    await listener.before_call(request, POOL[IDS[0]])
+                await anyio.sleep(60)
+
+        run, _ = await execute(
+            fixed(("a", 0, [])),
+            clients(w0=Turns()),
+            limits=Limits(seconds=0.1, usd=1),
+        )
+        assert run.usage.calls == (1 if in_tool else 2)
+        assert run.usage.input == 1000 if in_tool else run.usage.input > 1000
+        assert run.cost.usd == PRICE.of(run.usage)
+
+    async def test_the_finished_turns_are_counted_if_the_next_is_not_affordable(self):
+        paid = Usage(calls=1, input=1000, output=5)
+
+        class Turns:
+            async def complete(self, request, listener):
+                listener.note_turns(paid, Cost(PRICE.of(paid)))
+                raise LimitReachedError("usd", "$1", "$1")
+
+        run, _ = await execute(fixed(("a", 0, [])), clients(w0=Turns()))
+        assert run.usage == paid and run.cost.usd == PRICE.of(paid)
+
+    async def test_a_run_that_is_cancelled_while_it_tells_its_end_is_recorded(self):
+        recorder = Recorder()
+
+        async def emit(event):
+            if isinstance(event, StepFinished):  # the step that the deadline cut off
+                scope.cancel()
+                await anyio.sleep(1)
+
+        with anyio.CancelScope() as scope:
+            await conduct(
+                Q,
+                single_worker("w0"),
+                POOL,
+                clients(latency=60),
+                limits=Limits(seconds=0.05),
+                hooks=RunHooks(emit=emit, recorder=recorder),
+            )
+        run = recorder.run()
+        assert run.outcome is Outcome.CANCELLED and run.usage.calls == 1
 
     async def test_an_exposed_failure_after_a_retry_is_paid_once(self):
         class Flaky:

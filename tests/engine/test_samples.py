@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 
 from batuta.clients import HttpTransport, ScriptedClient
 from batuta.conductors import FixedConductor
+from batuta.conductors.replay_conductor import ReplayConductor
 from batuta.config.load import load_config
 from batuta.core import (
+    AcceptedAnswer,
     Limits,
     Outcome,
     Plan,
+    PlanningContext,
     Pool,
     Price,
     Question,
@@ -139,6 +142,15 @@ async def test_samples_are_paid_told_and_never_shown_as_the_answer():
     assert told and all(event.round == 0 for event in told)
     assert "asks ada again" in run.rounds[1].decision.reason
     assert [step.worker for step in run.rounds[1].steps] == [ADA] * 3
+
+
+async def test_a_replay_repeats_the_answer_and_not_the_samples():
+    desk = Desk("Answer: 42", bob="Answer: 41")
+    run = await desk.run(fitted(count=2, worker=BOB))
+    replayed = ReplayConductor(run)
+    assert replayed.workers == (ADA,)
+    context = PlanningContext(question=QUESTION, pool=POOL, previous=run.rounds[:1])
+    assert isinstance(await replayed.plan(context), AcceptedAnswer)
 
 
 async def test_another_worker_is_asked_where_the_settings_name_it():

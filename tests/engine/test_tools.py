@@ -29,7 +29,8 @@ from batuta.core import (
     encode_call_id,
     user_message,
 )  # fmt: skip
-from batuta.engine import RunHooks, conduct, find_asking_run, find_resume_state
+from batuta.engine import RunHooks, RunSettings, conduct, find_asking_run, find_resume_state
+from batuta.errors import BadRequestError
 
 pytestmark = pytest.mark.anyio
 IDS = [WorkerId(f"w{n}") for n in range(3)]
@@ -125,6 +126,21 @@ async def test_parallel_steps_ask_together_and_each_gets_its_own():
         seen = crew[worker].requests[1].messages[1:]  # pyright: ignore[reportArgumentType]
         results = [p.call_id for m in seen for p in m.parts if isinstance(p, ToolResult)]
         assert results == mine
+
+
+async def test_a_step_that_is_done_is_not_run_again_because_one_that_it_reads_had_failed():
+    crew = crew_of(
+        w0=[BadRequestError("no"), "zero"],
+        w1=["one", "the answer"],
+        w2=[wants("look"), "cat"],
+    )
+    flow = fixed(("a", 0, []), ("b", 1, [0]), ("look", 2, []), ("answer", 1, [1, 2]))
+    alone = RunSettings(fallback=False)
+    run, _ = await begun(flow, crew, settings=alone)
+    (call,) = run.reply.tool_calls
+    again = await gone_on(run, told(ASKED, run, {call.id: "a cat"}), crew, settings=alone)
+    assert again.answer == "the answer"
+    assert sorted(step.index for step in again.steps) == [0, 2, 3]
 
 
 async def test_where_calls_may_not_be_parallel_one_step_asks_after_the_other():

@@ -198,6 +198,7 @@ async def test_bombs_are_kept_and_never_unpacked(store, name):
         ("a\x00b\r\n.txt", "ab.txt"),
         ("\u202egpj.exe", "gpj.exe"),
         ("x" * 5000 + ".md", "x" * 197 + ".md"),
+        ("x." + "y" * 199, "y" * 199),
     ],
 )
 def test_a_files_name_is_no_path(given, name):

@@ -19,6 +19,8 @@ from batuta.errors import ConfigError
 
 _CACHED_VECTORS = 30_000
 """Maximum number of texts whose vectors are cached."""
+_LONGEST_CACHED = 20_000
+"""Maximum number of characters of a text that is cached, since the cache keeps the texts too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,10 @@ class EncodedSentences:
         Raises:
             ConfigError: the extra is not installed, or its files cannot be used.
         """
-        rows = [_encode_text(text) for text in texts]
+        encode = _encode_text.__wrapped__
+        rows = [
+            _encode_text(text) if len(text) <= _LONGEST_CACHED else encode(text) for text in texts
+        ]
         return np.asarray(rows, np.float32).reshape(len(texts), WIDTH)
 
     def save(self) -> SavedFeatures:

@@ -74,7 +74,8 @@ class FixedConductor:
         try:
             return Plan(self.build_workflow(context.pool))
         except KeyError as error:
-            return MalformedPlan(draft=Draft(), reason=f"the pool has no worker {error}")
+            missing = " ".join(map(str, error.args))
+            return MalformedPlan(draft=Draft(), reason=f"the pool has no worker {missing}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,11 +17,14 @@ from batuta.core.workflow import Draft
 
 
 class ReplayConductor:
-    """A conductor that repeats the workflows of a stored run, without drafts."""
+    """A conductor that repeats the workflows of a stored run, without drafts.
+
+    Rounds that only evaluated an answer are not repeated.
+    """
 
     def __init__(self, run: Run) -> None:
         self.name = f"recorded/{run.id}"
-        self._workflows = [round_.workflow for round_ in run.rounds]
+        self._workflows = [round_.workflow for round_ in run.rounds if not round_.is_aside]
 
     @property
     def workers(self) -> tuple[WorkerId, ...]:

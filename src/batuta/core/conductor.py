@@ -24,7 +24,7 @@ class CallListener(Protocol):
     async def before_call(self, request: Request, worker: Worker) -> Request:
         """Return the request to send, for a call that is not reserved yet.
 
-        A conductor calls it before it calls its model, a client before each further call.
+        A conductor asks for this before it calls its model, a client before each further call.
 
         Raises:
             LimitReachedError: the call may cost more than the budget has left.
@@ -48,10 +48,10 @@ class CallListener(Protocol):
 
 @runtime_checkable
 class TurnListener(Protocol):
-    """A listener that also receives the cost so far of a call in which a model calls tools."""
+    """A listener that also receives what the finished turns of a call with tools have cost."""
 
     def note_turns(self, usage: Usage, cost: Cost) -> None:
-        """Receive the tokens and the cost of the call so far."""
+        """Receive the tokens and the cost of all turns of the call that have ended."""
         ...
 
 

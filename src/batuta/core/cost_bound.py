@@ -326,6 +326,8 @@ def _max_message_tokens(message: Message) -> int:
     total = MESSAGE_TOKENS
     if message.reasoning or message.name:
         total += max_text_tokens(message.reasoning) + max_text_tokens(message.name or "")
+    # Encrypted reasoning is billed as input.
+    total += sum(len(thought.signature) + len(thought.redacted) for thought in message.thoughts)
     for part in message.parts:
         if isinstance(part, Text):
             total += max_text_tokens(part.text) + len(part.tokens)

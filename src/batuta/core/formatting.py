@@ -24,6 +24,8 @@ _MINUTE = 60.0
 _HOUR = 3600.0
 _DAY = 86400.0
 _MAX_DECIMALS = 9
+_ROUNDS_UP = 0.9995
+"""The part of a unit from which on a size is shown as one unit, not as 1000 smaller ones."""
 
 
 def format_cost(cost: Cost) -> str:
@@ -52,11 +54,11 @@ def format_usd(amount: Decimal | float) -> str:
 
 def format_seconds(seconds: float) -> str:
     """Return a length of time: `90 ms`, `1.4 s`, `2 min 05 s`, `3 h 10 min`."""
-    if seconds < 1:
+    if round(seconds * _THOUSAND) < _THOUSAND:
         return f"{seconds * _THOUSAND:.0f} ms"
-    if seconds < _MINUTE:
+    if round(seconds, 1) < _MINUTE:
         return f"{seconds:.1f} s"
-    if seconds >= _HOUR:
+    if round(seconds) >= _HOUR:
         hours, left = divmod(round(seconds / _MINUTE), int(_MINUTE))
         return f"{hours} h {left:02d} min"
     minutes, rest = divmod(round(seconds), int(_MINUTE))
@@ -90,7 +92,7 @@ def format_short(number: float) -> str:
 def format_bytes(size: float) -> str:
     """Return a size in bytes with decimal units: 491 MB, 1.1 GB."""
     for unit, least in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= least:
+        if size >= _ROUNDS_UP * least:
             return f"{size / least:.{1 if unit == 'GB' else 0}f} {unit}"
     return f"{size:.0f} B"
 
@@ -131,7 +133,7 @@ def format_age(moment: float, now: float | None = None) -> str:
     past = max(0.0, (time.time() if now is None else now) - moment)
     for size, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
         if past >= size:
-            return f"{past / size:.0f} {name} ago"
+            return f"{past // size:.0f} {name} ago"
     return "just now"
 
 
@@ -181,7 +183,7 @@ def plain_name(given: str) -> str:
     its beginning; the name is `file` if nothing is left.
     """
     last = re.split(r"[\\/]", _UNSEEN_IN_NAMES.sub("", given))[-1].strip(" .")
-    return last[-MAX_NAME:] or "file"
+    return last[-MAX_NAME:].lstrip(" .") or "file"
 
 
 def free_name(name: str, taken: Collection[str]) -> str:

@@ -40,7 +40,7 @@ _KEY_LIKE = re.compile(
     r"|\bBearer\s+\S+",
     re.IGNORECASE,
 )
-_URL = re.compile(r"(https?://)(?:[^\s/@]*@)?([^\s/?#\"'<>]+)[^\s\"'<>]*")
+_URL = re.compile(r"(https?://)(?:[^\s/?#\"'<>]*@)?([^\s/?#\"'<>@]+)[^\s\"'<>]*", re.IGNORECASE)
 
 
 def hide_keys(text: str) -> str:

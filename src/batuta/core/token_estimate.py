@@ -43,7 +43,7 @@ def estimate_tokens(text: str) -> int:
 
 
 def estimate_request_tokens(request: Request) -> int:
-    """Return the estimated tokens of the prompt of `request`, without its response format."""
+    """Return the estimated tokens of the prompt, without its response format and reasoning."""
     total = sum(_estimate_message_tokens(message) for message in request.messages)
     for tool in request.tools:
         total += estimate_tokens(tool.name + tool.description + str(tool.parameters))

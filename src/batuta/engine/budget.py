@@ -137,7 +137,13 @@ class Budget:
             self.check()
 
     def charge(
-        self, usage: Usage, cost: Cost, hold: Hold | None = None, *, cancelled: bool = False
+        self,
+        usage: Usage,
+        cost: Cost,
+        hold: Hold | None = None,
+        *,
+        cancelled: bool = False,
+        keeps: Decimal = ZERO_USD,
     ) -> None:
         """Replace a call's reservation by what the call consumed.
 
@@ -147,17 +153,18 @@ class Budget:
             hold: the call's reservation; None if nothing was reserved.
             cancelled: whether we cancelled the call, so that its provider may bill the whole
                 reservation.
+            keeps: dollars of the reservation that stay reserved.
         """
         self.usage += usage
         self.cost += cost
         usd = cost.usd
         if cost.unpriced_calls:
             usd += usage_cost(usage, self.limits.unknown).usd
-        at_most = usd if hold is None else max(usd, hold.usd)
+        at_most = usd if hold is None else max(usd, hold.usd - keeps)
         self._billed += at_most if cancelled else usd
         self._spent += at_most if usage.estimated else usd
         if hold is not None:
-            self.release(hold)
+            self.lower_hold(hold, keeps)
         self._report_to_funds()
 
     def release(self, hold: Hold) -> None:
@@ -176,7 +183,7 @@ class Budget:
         other.usd = ZERO_USD
 
     def lower_hold(self, hold: Hold, usd: Decimal) -> None:
-        """Lower a reservation to `usd`; a smaller reservation is not changed."""
+        """Lower a reservation to `usd`, or release it if that is 0; never raise it."""
         if not usd:
             self.release(hold)
         elif usd < hold.usd:

@@ -53,6 +53,7 @@ from batuta.engine.step_prompt import (
 from batuta.errors import ClientError, LimitReachedError, RateLimitError, StreamInterruptedError
 from batuta.guardrails import GuardrailStage, describe_block
 from batuta.language.prompt import made_pictures
+from batuta.usage import ZERO_COST, ZERO_USAGE
 
 logger = logging.getLogger(__name__)
 
@@ -260,7 +261,7 @@ class StepState:
         self.request: Request | None = None
         """The newest request that was built for a worker; None: there is none yet."""
         self.calls: list[WorkerCall] = []
-        """The calls in flight."""
+        """The calls in flight, and those that have ended but are not recorded yet."""
         self.start = 0.0
         """When the step began, in seconds since the run began; 0 before that."""
         self.has_shown_text = False
@@ -268,6 +269,9 @@ class StepState:
 
     async def record_attempt(self, failure: Failure, worker: WorkerId) -> None:
         """Record and publish a failed attempt, which the caller has already charged."""
+        self.calls = [
+            call for call in self.calls if call.worker.id != worker or call.result is None
+        ]
         attempt = Attempt(worker, failure, self.context.elapsed())
         self.attempts.append(attempt)
         await self.context.publish(StepRetried(self.number, self.index, attempt))
@@ -338,7 +342,8 @@ class WorkerCall:
         self.worker = worker
         self.request: Request = hold.request
         self.hold: Hold | None = hold
-        """The reservation for the current attempt; None once it was charged."""
+        """The reservation for the current attempt and the finished turns; None once they were
+        charged."""
         self.streaming = step.context.emit is not None
         self._received: list[str] = []
         """The text received in the current attempt."""
@@ -348,8 +353,12 @@ class WorkerCall:
         """Filter for a live answer that must be JSON; None if all text may be streamed."""
         self.has_emitted = False
         """Whether any fragment of the current attempt was streamed."""
-        self.is_settled = False
-        """Whether the failure that ends the call was already recorded and charged."""
+        self._turns = (ZERO_USAGE, ZERO_COST)
+        """Tokens and cost of the finished turns of a call in which the model calls tools."""
+        self._turn_start = 0
+        """Number of texts in `_received` that belong to finished turns."""
+        self._is_idle = False
+        """Whether the model is not being called: between two turns or two attempts."""
         self.hedge: CallRace | None = None
         """The race with another call for the same step; None if there is none."""
         self.scope: anyio.CancelScope | None = None
@@ -365,8 +374,8 @@ class WorkerCall:
     async def before_call(self, request: Request, worker: Worker) -> Request:
         """Reserve a further call within this one: of the model, or of a tool that it has called.
 
-        The first call was reserved before it was made. Without a reservation, as between two
-        attempts, the request is returned unchanged.
+        The first call was reserved before it was made. If the call was charged already, the request
+        is returned unchanged.
 
         Raises:
             LimitReachedError: the call may cost more than the budget has left.
@@ -375,10 +384,13 @@ class WorkerCall:
             return request
         more = await self.context.reserve(request, worker, waits=False)
         self.context.budget.join_holds(self.hold, more)
+        self._is_idle = False
         return more.request
 
     def note_turns(self, usage: Usage, cost: Cost) -> None:
         """Lower the reservation to what was spent, unless the tokens or the price are unknown."""
+        self._turns, self._is_idle = (usage, cost), True
+        self._turn_start = len(self._received)
         if self.hold is not None and not usage.estimated and not cost.unpriced_calls:
             self.context.budget.lower_hold(self.hold, cost.usd)
 
@@ -440,13 +452,21 @@ class WorkerCall:
             usage, cost = failure.usage, failure.cost
             wait = failure.retry_after
             raise RateLimitError(failure.message, retry_after=wait, usage=usage, cost=cost)
-        self._charge(failure.usage, failure.cost)
+        hold, spent = self.hold, self._turns[1].usd
+        self.context.budget.charge(failure.usage, failure.cost, hold, keeps=spent)
+        self._is_idle = True
         await self.step.record_attempt(failure, self.worker.id)
         if self.is_exposed:
-            self.is_settled = True
             raise StreamInterruptedError(failure.message)
-        self.hold = await self.context.reserve(self.request, self.worker, whole=True)
-        self._received, self.has_emitted, self._buffered = [], False, self._new_buffer()
+        # A call that keeps money must not wait: it might wait for itself.
+        self.hold = await self.context.reserve(
+            self.request, self.worker, whole=True, waits=not spent
+        )
+        self._is_idle = False
+        if hold is not None:
+            self.context.budget.join_holds(self.hold, hold)
+        self._received, self._turn_start = [], 0
+        self.has_emitted, self._buffered = False, self._new_buffer()
         self._json_filter = self._new_filter()
         self._tools.forget_calls()
 
@@ -496,19 +516,15 @@ class WorkerCall:
         else:
             await self._complete_within(timeout_seconds)
         if self.result is None:
-            late = f"no reply within {timeout_seconds or 0:g} s"
-            result = (
-                self.cancel("timed_out", late) if self.hedge is None else self.cancel(*HEDGE_LOSS)
-            )
+            late = ("timed_out", f"no reply within {timeout_seconds or 0:g} s")
+            self.result = self.cancel(*(late if self.hedge is None else HEDGE_LOSS))
         else:
-            result = self.result
-            self._charge(result.usage, result.cost)
-        if isinstance(result, Reply):
-            result = await self.step.apply_guardrails(result)
-        elif self.is_exposed:
-            self.context.exposed_failure = result
-        self.step.calls.remove(self)
-        return result
+            self._charge(self.result.usage, self.result.cost)
+        if isinstance(self.result, Reply):
+            return await self.step.apply_guardrails(self.result)
+        if self.is_exposed:
+            self.context.exposed_failure = self.result
+        return self.result
 
     async def _complete_within(self, timeout_seconds: float | None) -> None:
         """Make the call until it ends, times out or loses to a faster call."""
@@ -521,17 +537,19 @@ class WorkerCall:
     def cancel(self, code: str, message: str) -> Failure:
         """Return the failure of a cancelled call, with the known or estimated cost.
 
-        Only an attempt in flight is charged here: the result of a call that had ended, and the
-        attempt before a pause, were charged before.
+        Only finished turns and the attempt in flight are charged here: a call that had ended, and
+        failed attempts, were charged before.
         """
         if self.result is not None:
             return Failure(
                 code=code, message=message, usage=self.result.usage, cost=self.result.cost
             )
-        if self.hold is None:  # between two attempts: the first is charged, the next is not made
-            return Failure(code=code, message=message)
-        output = tokens_from_weight(sum(map(token_weight, self._received)))
-        failure = Failure.estimated(code, message, self.request, self.worker.price, output=output)
+        usage, cost = self._turns
+        failure = Failure(code=code, message=message, usage=usage, cost=cost)
+        if self.hold is not None and not self._is_idle:
+            output = tokens_from_weight(sum(map(token_weight, self._received[self._turn_start :])))
+            last = Failure.estimated(code, message, self.request, self.worker.price, output=output)
+            failure = replace(failure, usage=usage + last.usage, cost=cost + last.cost)
         self._charge(failure.usage, failure.cost, cancelled=True)
         return failure
 
@@ -545,18 +563,15 @@ class WorkerCall:
         try:
             reply = await self.context.clients[self.worker.id].complete(self.request, self)
         except LimitReachedError as error:
-            return Failure(code="limit", message=str(error))
+            usage, cost = self._turns
+            return Failure(code="limit", message=str(error), usage=usage, cost=cost)
         except ClientError as error:
-            return (
-                Failure(code=error.code, message=clean_message(str(error)))
-                if self.is_settled
-                else Failure.of(error)
-            )
+            return Failure.of(error)
         except Exception as error:  # a bug in the engine or a client must not lose the run
             logger.exception("the client of %s raised %s", self.worker.id, type(error).__name__)
-            return Failure(
-                code="internal_error", message=f"{type(error).__name__} inside the client"
-            )
+            message = f"{type(error).__name__} inside the client"
+            usage, cost = self._turns
+            return Failure(code="internal_error", message=message, usage=usage, cost=cost)
         own = self._tools.drop_unoffered_calls(reply)
         fault = self._find_fault(own, undeclared=len(own.tool_calls) < len(reply.tool_calls))
         return (

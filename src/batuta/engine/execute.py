@@ -54,8 +54,9 @@ async def execute_workflow(context: RunContext, workflow: Workflow, number: int)
             if index in held or not await _run_step(context, workflow, number, index):
                 return
         return
-    missing = [set(step.access) - done for step in workflow.steps]
-    ready = [i for i, needs in enumerate(missing) if not needs and i not in done | held]
+    steps = enumerate(workflow.steps)
+    missing = {i: set(step.access) - done for i, step in steps if i not in done | held}
+    ready = [i for i, needs in missing.items() if not needs]
 
     async def follow(index: int | None) -> None:
         """Run a step, then one step that became ready; other ready steps get separate tasks."""
@@ -86,10 +87,10 @@ async def _run_step(context: RunContext, workflow: Workflow, number: int, index:
     return not ended.pending_calls
 
 
-def _newly_ready_steps(missing: list[set[int]], ended: int) -> list[int]:
+def _newly_ready_steps(missing: dict[int, set[int]], ended: int) -> list[int]:
     """Return the steps that waited only for `ended`, which is removed from `missing`."""
     ready: list[int] = []
-    for index, needs in enumerate(missing):
+    for index, needs in missing.items():
         if ended in needs:
             needs.discard(ended)
             if not needs:
@@ -189,7 +190,7 @@ class StepExecution(StepState):
             if isinstance(prepared, Failure) and prepared.code == "limit":
                 return prepared
             if not self.attempts:
-                await context.publish(StepStarted(self.number, self.index, worker.id))
+                await self._publish_start(worker, prepared)
             others = self.substitutes() if context.settings.timeouts.has_timeout else []
             result = await self._call_worker(worker, prepared, others)
             if isinstance(result, Reply):
@@ -198,6 +199,15 @@ class StepExecution(StepState):
                 return result
             await self.record_attempt(result, self.worker)
             worker = self.substitutes().pop(0)
+
+    async def _publish_start(self, worker: Worker, prepared: Hold | Failure) -> None:
+        """Publish that the step starts; if the run is cancelled meanwhile, release the call."""
+        try:
+            await self.context.publish(StepStarted(self.number, self.index, worker.id))
+        except BaseException:
+            if isinstance(prepared, Hold):
+                self.context.budget.release(prepared)
+            raise
 
     async def _reserve_call(self, worker: Worker) -> Hold | Failure:
         """Reserve the worker's call, or return why the worker cannot be asked."""
@@ -365,12 +375,15 @@ class Hedge:
         self.ended.set()
 
     async def _start_second_call(self) -> WorkerCall | None:
-        """Return a call of the best other worker; None if the budget does not cover both calls.
+        """Return a call of the best other worker.
 
-        Also None if the first call sends text or ends while the second is being reserved.
+        Return None if the prompt does not fit in its context window, if the budget does not cover
+        both calls, or if the first call sends text or ends while the second is being reserved.
         """
         worker, budget = self.others[0], self.step.context.budget
         request = self.step.build_request(worker)
+        if find_context_overflow(request, worker) is not None:
+            return None
         try:
             hold = await budget.reserve(request, worker, whole=True, waits=False)
         except LimitReachedError:

@@ -77,11 +77,16 @@ class PlanningListener(NullListener):
     async def on_failure(self, failure: Failure) -> None:
         """Charge the failed attempt and, unless the call was cancelled, reserve the next one.
 
+        A cancelled call is charged only if it was reserved.
+
         Raises:
             LimitReachedError: the budget forbids another attempt.
         """
+        is_cancelled = failure.code == Outcome.CANCELLED
+        if is_cancelled and self._worker is not None and self._hold is None:
+            return
         self.failures.append(failure)
-        if failure.code == Outcome.CANCELLED:  # there is no further attempt
+        if is_cancelled:  # there is no further attempt
             self.charge(failure.usage, failure.cost, cancelled=True)
             return
         request = self._hold.request if self._hold else None

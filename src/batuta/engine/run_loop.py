@@ -147,11 +147,13 @@ async def conduct(
         await context.publish(refused_end(rule, context.elapsed()))
         return recorder.run()
     loop = _RunLoop(context, conductor, hooks.revise)
-    await _run_within_deadline(limits, context, loop)
-    for event in context.deferred_events:
-        if hooks.emit is not None:
-            await hooks.emit(event)
-    await context.publish(await loop.finalize(hooks.latency))
+    try:
+        await _run_within_deadline(limits, context, loop)
+        await _publish_deferred(context)
+        await context.publish(await loop.finalize(hooks.latency))
+    except anyio.get_cancelled_exc_class():
+        await _record_cancellation(context)
+        raise
     return recorder.run()
 
 
@@ -172,21 +174,13 @@ def _run_header(context: RunContext, conductor: Conductor, hooks: RunHooks) -> R
 
 
 async def _run_within_deadline(limits: Limits, context: RunContext, loop: _RunLoop) -> None:
-    """Run to the end; if the deadline comes first, store it as the context's limit.
-
-    Raises:
-        anyio.get_cancelled_exc_class(): the caller cancelled; the end was recorded.
-    """
-    try:
-        if limits.seconds is None:
-            await loop.run()
-            return
-        with anyio.move_on_after(limits.seconds) as scope:
-            context.deadline = scope
-            await loop.run()
-    except anyio.get_cancelled_exc_class():
-        await _record_cancellation(context)
-        raise
+    """Run to the end; if the deadline comes first, store it as the context's limit."""
+    if limits.seconds is None:
+        await loop.run()
+        return
+    with anyio.move_on_after(limits.seconds) as scope:
+        context.deadline = scope
+        await loop.run()
     if scope.cancelled_caught:
         spent, allowed = (format_seconds(each) for each in (context.elapsed(), limits.seconds or 0))
         context.limit = LimitReachedError("seconds", spent, allowed)
@@ -222,7 +216,12 @@ def _dry_run_end(
 
 
 async def _record_cancellation(context: RunContext) -> None:
-    """Record that the run was cancelled, and publish it within `CANCEL_GRACE_SECONDS`."""
+    """Record and publish that the run was cancelled, unless its end is recorded already.
+
+    Publishing takes at most `CANCEL_GRACE_SECONDS`.
+    """
+    if context.recorder.ended is not None:
+        return
     end = RunFinished(
         outcome=Outcome.CANCELLED,
         error="the run was cancelled",
@@ -232,8 +231,16 @@ async def _record_cancellation(context: RunContext) -> None:
     context.recorder.add(end)
     if context.emit is not None:
         with anyio.move_on_after(CANCEL_GRACE_SECONDS, shield=True):
-            for event in (*context.deferred_events, end):
-                await context.emit(event)
+            await _publish_deferred(context)
+            await context.emit(end)
+
+
+async def _publish_deferred(context: RunContext) -> None:
+    """Pass the events of cancelled calls, which are already recorded, to the listener."""
+    while context.deferred_events:
+        event = context.deferred_events.pop(0)
+        if context.emit is not None:
+            await context.emit(event)
 
 
 class _RunLoop:

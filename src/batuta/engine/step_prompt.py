@@ -219,11 +219,10 @@ def find_context_overflow(request: Request, worker: Worker) -> Failure | None:
 def substitute_workers(
     context: RunContext, workflow: Workflow, index: int, worker_id: str
 ) -> list[Worker]:
-    """Return the workers that can replace `worker_id` in step `index`, at most 2.
+    """Return the workers that can replace `worker_id` in step `index`, best first, at most 2.
 
-    They are listed best first, but image models in pool order.
-    They can see the attachments and call the tools, unless no other worker can. The workflow keeps
-    the plan rules with any of them.
+    Image models are in pool order. The workers can see the attachments and call the tools, unless
+    no other worker can. The workflow keeps the plan rules with any of them.
     """
     others = [worker for worker in _find_candidates(context, worker_id) if worker.id != worker_id]
     able = able_workers(context.question, others)
@@ -312,10 +311,8 @@ def _seen_part(part: Part, lacked: frozenset[str]) -> Part:
 def give_sight(workflow: Workflow, question: Question, pool: Pool) -> Workflow:
     """Return the workflow in which each model sees the attachments or reads a step that does.
 
-    An exception is a question of which no worker can see all attachments.
-
     If a step's model cannot see the attachments, the step also reads the earlier steps that can; if
-    there are none, it is given to the best worker that can.
+    there are none, it is given to the best worker that can, even if none can see all of them.
     """
     if not question.needed_tags:
         return workflow

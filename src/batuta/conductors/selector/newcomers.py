@@ -33,10 +33,9 @@ _PRIOR_VARIANCE = 0.25
 class NewcomerPosterior:
     """A newcomer's expected credit as a linear function of a question's coordinates.
 
-    The function is fitted by ridge regression.
-
-    Its constant is shrunk towards the mean credit of the other workers with the weight of one
-    score, and its coefficients towards 0 with the weights `penalty_d`.
+    In the ridge regression that fits it, the constant is shrunk towards the mean credit of the
+    other workers with the weight of one score, and the coefficients towards 0 with the weights
+    `penalty_d`.
     """
 
     mean: float

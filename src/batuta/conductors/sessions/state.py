@@ -324,10 +324,12 @@ def _add_failures(forgotten: Mapping[str, int], turn: Turn) -> dict[str, int]:
 
     The most frequent ones are counted by digest, the others together under an empty digest.
     """
-    shown = {key.rpartition(" ")[2]: count for key, count in turn.failures.items()}
+    shown = Counter[str]()
+    for key, count in turn.failures.items():
+        shown[key.rpartition(" ")[2]] += count  # two tools may have failed in the same words
     if not (forgotten or shown):
         return {}
-    counts = Counter(forgotten) + Counter(shown)
+    counts = Counter(forgotten) + shown
     distinct = Counter({key: count for key, count in counts.items() if key})
     kept = dict(distinct.most_common(MOST_FAILURES))
     if others := counts.total() - sum(kept.values()):
