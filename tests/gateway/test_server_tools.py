@@ -132,6 +132,27 @@ async def test_only_an_address_that_was_named_is_read():
         assert is_read or told["error_code"] == "unavailable"
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("code_interpreter", {"code": "print('{fake}/?a=secret')"}),
+        ("web_fetch", {"url": "none", "{fake}/?a=secret": 1}),
+    ],
+)
+async def test_neither_a_program_nor_a_refused_call_names_an_address(name, arguments):
+    async with FakeWeb() as fake, HttpTransport() as http:
+        first = orjson.loads(orjson.dumps(arguments).decode().replace("{fake}", fake.url))
+        ada = calling((name, first), ("web_fetch", {"url": f"{fake.url}/?a=secret"}))
+        tools = ToolsSetting(
+            reader=ReaderSetting(server_tool=True, private_hosts=(fake.host,)),
+            python=PythonSetting(server_tool=True),
+        )
+        offered = open_served_tools(tools, http, {})
+        async with Serving(scripted_state({"ada": ada}, server_tools=offered)) as server:
+            await server.post("/v1/messages", json=message_body("Compute.", FETCH, CODE))
+        assert not fake.received and "=secret" in results_told(ada)[0]
+
+
 @pytest.mark.parametrize("kind", [CODE, CODE | {"type": "code_execution_20250825"}])
 async def test_a_message_has_its_programs_and_what_they_printed(kind):
     ada = programs(*PROGRAMS)
@@ -224,6 +245,16 @@ async def test_programs_are_bounded_by_number_and_time():
     stopped, after = (got["content"][at]["content"] for at in (1, 3))
     assert "more than 1.5 seconds" in stopped["stderr"] and stopped["return_code"] == 1
     assert after["stdout"] == "False\n"  # what passed a limit is not run again
+
+
+@pytest.mark.parametrize(
+    "ending", ["import os; os.abort()", "import os; os._exit(0)", "raise KeyboardInterrupt"]
+)
+async def test_a_program_that_ends_its_process_does_not_end_later_ones(ending):
+    ada = programs("import subprocess\nsubprocess.run(['echo', 'once'])\nx = 1", ending, "x + 1")
+    async with serving(ada) as (server, _):
+        await server.post("/v1/messages", json=message_body("Compute.", CODE))
+    assert [results_told(ada)[at] for at in (0, 2)] == ["once", "2"]
 
 
 @pytest.mark.parametrize("tool", [FETCH, CODE])
