@@ -20,6 +20,7 @@ MAX_UNPACKED = 64 << 20
 MAX_PARTS = 2000
 """Maximum number of parts of a file."""
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_SPACES = {f"{_WORD}tab": "\t", f"{_WORD}br": "\n", f"{_WORD}cr": "\n"}
 _SHEET = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 
 
@@ -57,8 +58,8 @@ def docx_text(data: str, url: str, most: int) -> dict[str, str]:
     with _open_parts(data) as parts:
         for paragraph in _read_elements(parts, "word/document.xml", f"{_WORD}p"):
             text = "".join(
-                "\t" if piece.tag == f"{_WORD}tab" else piece.text or ""
-                for piece in paragraph.iter(f"{_WORD}t", f"{_WORD}tab")
+                _SPACES.get(piece.tag) or piece.text or ""
+                for piece in paragraph.iter(f"{_WORD}t", *_SPACES)
             )
             lines.append(text)
             size += len(text) + 1
