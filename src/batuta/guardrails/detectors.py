@@ -92,9 +92,8 @@ def _build_detector(countries: Sequence[str]) -> Detector:
 
     def find(text: str) -> Iterator[TextSpan]:
         yield from (match.span() for match in find_matches(_EMAIL, text))
-        for match in chain(find_matches(_CARD, text), find_matches(_PRINTED_CARD, text)):
-            if luhn.is_valid(re.sub(r"\D", "", match[0])):
-                yield match.span()
+        numbers = chain(find_matches(_CARD, text), find_matches(_PRINTED_CARD, text))
+        yield from {one.span() for one in numbers if luhn.is_valid(re.sub(r"\D", "", one[0]))}
         yield from _find_accounts(text)
         for region in regions:
             for found in telephones.PhoneNumberMatcher(text, region):
