@@ -136,6 +136,15 @@ def test_sheets_are_numbered_in_their_order():
     assert read["text"] == "[sheet 1]\n1\n[sheet 2]\n2\n[sheet 3]\n10"
 
 
+def test_a_phonetic_guide_is_no_text_of_a_sheet():
+    pytest.importorskip("lxml")
+    name = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+    cell = '<c t="inlineStr"><is><r><t>東</t></r><t>京</t><rPh><t>トウキョウ</t></rPh></is></c>'
+    sheet = f'<worksheet xmlns="{name}"><sheetData><row>{cell}</row></sheetData></worksheet>'
+    data = base64.b64encode(documents.zipped(xl__worksheets__sheet1=sheet)).decode()
+    assert xlsx_text(data, "", 1000)["text"] == "[sheet 1]\n東京"
+
+
 def test_line_breaks_of_a_paragraph_separate_words():
     pytest.importorskip("lxml")
     document = documents.docx("lock</w:t><w:br/><w:t>gate</w:t><w:tab/><w:t>weir")

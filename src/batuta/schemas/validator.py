@@ -139,7 +139,7 @@ class JsonValidator:
 
     @contextmanager
     def _refusing_slow(self) -> Generator[None]:
-        """Refuse a schema whose check timed out or died before; remember it if the block's does.
+        """Refuse a schema with which a check timed out or died; remember it if the block does.
 
         Without a schema only the text can be slow, so nothing is refused or remembered.
 
