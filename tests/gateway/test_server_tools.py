@@ -13,7 +13,19 @@ import pytest
 from batuta.clients import HttpTransport, ScriptedClient
 from batuta.config.tool_settings import PythonSetting, ReaderSetting, SearchSetting, ToolsSetting
 from batuta.config.tools import open_served_tools
-from batuta.core import Cost, Finish, Reply, Role, ToolCall, Usage
+from batuta.core import (
+    Cost,
+    Finish,
+    Image,
+    Reply,
+    Request,
+    Role,
+    TokenLogprob,
+    ToolCall,
+    Usage,
+    user_message,
+)
+from batuta.core.server_tools import RequestedTool
 from batuta.gateway.responses.events import replay_events
 from batuta.gateway.telemetry.spans import spans_of
 from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
@@ -21,7 +33,7 @@ from batuta.store.ledger import ledger_lines
 from fakes.sdks import anthropic
 from fakes.web import FakeWeb
 from gateway.keyed_server import KeyedServer
-from gateway.live_server import Serving, scripted_state
+from gateway.live_server import Serving, pool_of, scripted_state
 
 pytestmark = pytest.mark.anyio
 MODEL = "worker/ada"
@@ -279,6 +291,31 @@ async def test_what_is_not_served_is_ignored_and_said():
         assert headers["x-batuta-ignored"] == "tools.code_interpreter"
     assert [block["type"] for block in got["content"]] == ["text"]
     assert all(not request.tools for request in ada.requests)
+
+
+async def test_log_probabilities_and_pictures_of_all_turns_are_in_the_reply():
+    told = (TokenLogprob(token="a", logprob=-0.5),)
+    drawn = (Image(url="data:image/png;base64,AAAA"),)
+
+    def reply(request):
+        if any(message.role is Role.TOOL for message in request.messages):
+            return Reply(text="b", logprobs=told, usage=Usage(calls=1))
+        call = ToolCall(id="c", name="code_interpreter", arguments='{"code": "1"}')
+        return Reply(
+            text="a",
+            logprobs=told,
+            images=drawn,
+            tool_calls=(call,),
+            finish=Finish.TOOL_CALLS,
+            usage=Usage(calls=1),
+        )
+
+    offered = open_served_tools(ToolsSetting(python=PythonSetting(server_tool=True)), None, {})  # pyright: ignore[reportArgumentType]
+    requested = (RequestedTool(tool="code_interpreter", field="tools"),)
+    client = offered.wrap_client(ScriptedClient(reply), pool_of("ada").workers[0], requested)
+    tools = tuple(offered.tools.values())
+    got = await client.complete(Request(messages=(user_message("Compute."),), tools=tools))
+    assert (len(got.logprobs), got.images) == (2, drawn)
 
 
 async def test_programs_of_two_requests_share_nothing():

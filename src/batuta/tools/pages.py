@@ -187,7 +187,7 @@ def _is_named(url: str, text: str) -> bool:
 
 
 def _decode_body(body: FetchedBody, most: int) -> str:
-    """Decode as many bytes as `most` characters may need, as UTF-8 if the charset is not accepted."""
+    """Decode the bytes that `most` characters may need, as UTF-8 if the charset is refused."""
     try:
         charset = codecs.lookup(body.charset).name
     except (LookupError, ValueError):  # unknown, or not even a name

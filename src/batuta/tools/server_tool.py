@@ -232,6 +232,8 @@ class _TurnsSoFar:
             text=before.text + turn.text,
             reasoning=before.reasoning + turn.reasoning,
             thoughts=(*before.thoughts, *turn.thoughts),
+            logprobs=(*before.logprobs, *turn.logprobs),
+            images=(*before.images, *turn.images),
             usage=before.usage + turn.usage,
             cost=before.cost + turn.cost,
         )
