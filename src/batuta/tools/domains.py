@@ -53,13 +53,13 @@ class DomainRules:
 
 @lru_cache(maxsize=4096)
 def split_entry(entry: str) -> tuple[str, str]:
-    """Return an entry's domain, in ASCII and lower case, and its path prefix, without escapes."""
+    """Return an entry's ASCII domain in lower case, and its path prefix as `permit` reads it."""
     host, slash, path = _SCHEME.sub("", entry.strip()).partition("/")
     host = host.lower().removeprefix("*.").removeprefix(".")
     if not host.isascii():
         with suppress(ValueError):  # no URL has such a host
             host = URL(f"https://{host}").raw_host or host
-    return host, slash + unquote(path) if path else ""
+    return host, _SLASHES.sub("/", slash + unquote(path)) if path else ""
 
 
 def _holds_host(entry: str, host: str, path: str) -> bool:
