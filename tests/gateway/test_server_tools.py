@@ -13,7 +13,19 @@ import pytest
 from batuta.clients import HttpTransport, ScriptedClient
 from batuta.config.tool_settings import PythonSetting, ReaderSetting, SearchSetting, ToolsSetting
 from batuta.config.tools import open_served_tools
-from batuta.core import Cost, Finish, Reply, Role, ToolCall, Usage
+from batuta.core import (
+    Cost,
+    Finish,
+    Image,
+    Reply,
+    Request,
+    Role,
+    TokenLogprob,
+    ToolCall,
+    Usage,
+    user_message,
+)
+from batuta.core.server_tools import RequestedTool
 from batuta.gateway.responses.events import replay_events
 from batuta.gateway.telemetry.spans import spans_of
 from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
@@ -21,7 +33,7 @@ from batuta.store.ledger import ledger_lines
 from fakes.sdks import anthropic
 from fakes.web import FakeWeb
 from gateway.keyed_server import KeyedServer
-from gateway.live_server import Serving, scripted_state
+from gateway.live_server import Serving, pool_of, scripted_state
 
 pytestmark = pytest.mark.anyio
 MODEL = "worker/ada"
@@ -132,6 +144,27 @@ async def test_only_an_address_that_was_named_is_read():
         assert is_read or told["error_code"] == "unavailable"
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("code_interpreter", {"code": "print('{fake}/?a=secret')"}),
+        ("web_fetch", {"url": "none", "{fake}/?a=secret": 1}),
+    ],
+)
+async def test_neither_a_program_nor_a_refused_call_names_an_address(name, arguments):
+    async with FakeWeb() as fake, HttpTransport() as http:
+        first = orjson.loads(orjson.dumps(arguments).decode().replace("{fake}", fake.url))
+        ada = calling((name, first), ("web_fetch", {"url": f"{fake.url}/?a=secret"}))
+        tools = ToolsSetting(
+            reader=ReaderSetting(server_tool=True, private_hosts=(fake.host,)),
+            python=PythonSetting(server_tool=True),
+        )
+        offered = open_served_tools(tools, http, {})
+        async with Serving(scripted_state({"ada": ada}, server_tools=offered)) as server:
+            await server.post("/v1/messages", json=message_body("Compute.", FETCH, CODE))
+        assert not fake.received and "=secret" in results_told(ada)[0]
+
+
 @pytest.mark.parametrize("kind", [CODE, CODE | {"type": "code_execution_20250825"}])
 async def test_a_message_has_its_programs_and_what_they_printed(kind):
     ada = programs(*PROGRAMS)
@@ -226,6 +259,16 @@ async def test_programs_are_bounded_by_number_and_time():
     assert after["stdout"] == "False\n"  # what passed a limit is not run again
 
 
+@pytest.mark.parametrize(
+    "ending", ["import os; os.abort()", "import os; os._exit(0)", "raise KeyboardInterrupt"]
+)
+async def test_a_program_that_ends_its_process_does_not_end_later_ones(ending):
+    ada = programs("import subprocess\nsubprocess.run(['echo', 'once'])\nx = 1", ending, "x + 1")
+    async with serving(ada) as (server, _):
+        await server.post("/v1/messages", json=message_body("Compute.", CODE))
+    assert [results_told(ada)[at] for at in (0, 2)] == ["once", "2"]
+
+
 @pytest.mark.parametrize("tool", [FETCH, CODE])
 async def test_a_model_can_be_made_to_call_it(tool):
     ada = programs()
@@ -248,6 +291,31 @@ async def test_what_is_not_served_is_ignored_and_said():
         assert headers["x-batuta-ignored"] == "tools.code_interpreter"
     assert [block["type"] for block in got["content"]] == ["text"]
     assert all(not request.tools for request in ada.requests)
+
+
+async def test_log_probabilities_and_pictures_of_all_turns_are_in_the_reply():
+    told = (TokenLogprob(token="a", logprob=-0.5),)
+    drawn = (Image(url="data:image/png;base64,AAAA"),)
+
+    def reply(request):
+        if any(message.role is Role.TOOL for message in request.messages):
+            return Reply(text="b", logprobs=told, usage=Usage(calls=1))
+        call = ToolCall(id="c", name="code_interpreter", arguments='{"code": "1"}')
+        return Reply(
+            text="a",
+            logprobs=told,
+            images=drawn,
+            tool_calls=(call,),
+            finish=Finish.TOOL_CALLS,
+            usage=Usage(calls=1),
+        )
+
+    offered = open_served_tools(ToolsSetting(python=PythonSetting(server_tool=True)), None, {})  # pyright: ignore[reportArgumentType]
+    requested = (RequestedTool(tool="code_interpreter", field="tools"),)
+    client = offered.wrap_client(ScriptedClient(reply), pool_of("ada").workers[0], requested)
+    tools = tuple(offered.tools.values())
+    got = await client.complete(Request(messages=(user_message("Compute."),), tools=tools))
+    assert (len(got.logprobs), got.images) == (2, drawn)
 
 
 async def test_programs_of_two_requests_share_nothing():

@@ -17,12 +17,14 @@ from batuta.core import (
     Reply,
     ResponseFormat,
     Role,
+    ServerCall,
     ToolCall,
     ToolResult,
     Worker,
     WorkerId,
     user_message,
 )
+from batuta.core.server_tools import CODE_INTERPRETER
 from batuta.errors import ConfigError
 from batuta.guardrails import (
     Guardrail,
@@ -115,6 +117,22 @@ def test_personal_data_is_checked_and_not_guessed():
     assert not found("personal", "In 2024 there were 1234567 items at 12:30, version 1.2.3.4.")
 
 
+@pytest.mark.parametrize(
+    ("text", "data"),
+    [
+        ("IBAN DE89 3704 0044 0532 0130 00 BIC COBADEFFXXX", ["DE89 3704 0044 0532 0130 00"]),
+        ("DE89 3704 0044 0532 0130 00 GB29 NWBK 6016 1331 9268 19",
+         ["DE89 3704 0044 0532 0130 00", "GB29 NWBK 6016 1331 9268 19"]),
+        ("4111 1111 1111 1111 12/27", ["4111 1111 1111 1111"]),
+        ("4111-1111-1111-1111-123", ["4111-1111-1111-1111"]),
+        ("for 12 3782 822463 10005 thanks", ["3782 822463 10005"]),
+        ("12345678901234567890", []),
+    ],
+)  # fmt: skip
+def test_personal_data_is_found_beside_other_numbers_and_capitals(text, data):
+    assert found("personal", text) == data
+
+
 def test_size_and_schema():
     assert found("size", "abcdef", max_characters=4) == ["ef"]
     assert not found("size", "abcd", max_characters=4)
@@ -202,6 +220,38 @@ async def test_a_reply_is_looked_at_with_its_thoughts_and_calls():
     assert {act.where for act in acts} == {"between:step 2"}
 
 
+async def test_programs_that_the_server_ran_are_looked_at_and_pages_are_not():
+    key = SECRETS[0]
+    calls = (
+        ServerCall(id="a", name=CODE_INTERPRETER, query=key, output=key, failure=key),
+        ServerCall(id="b", name="web_fetch", query="https://a.example", output="a page"),
+    )
+    reply = Reply(text="a", server_calls=calls)
+    clean, acts, _ = await Guardrails([policy()]).check_reply(reply, GuardrailStage.OUTPUT, 0)
+    assert key not in str(clean) and len(acts) == 3
+    assert clean.server_calls[1] == calls[1]
+
+
+async def test_thoughts_and_calls_need_not_be_json_of_the_answers_schema():
+    setting = GuardrailSetting.model_validate(
+        {"name": "s", "kind": "schema", "on": ["output"], "action": "block", "json_schema": {"type": "array"}}
+    )  # fmt: skip
+    call = ToolCall(id="c", name="f", arguments="{}")
+    reply = Reply(text="[]", reasoning="Let me think.", tool_calls=(call,))
+    _, acts, blocked = await build_guardrails([setting]).check_reply(
+        reply, GuardrailStage.OUTPUT, 0
+    )
+    assert not acts and not blocked
+
+
+async def test_arguments_keep_their_numbers():
+    arguments = '{"n":123456789012345678901234567890,"text":"a\\u0062"}'
+    reply = Reply(text="", tool_calls=(ToolCall(id="c", name="f", arguments=arguments),))
+    clean, _, _ = await Guardrails([policy()]).check_reply(reply, GuardrailStage.OUTPUT, 0)
+    expected = '{"n":123456789012345678901234567890,"text":"ab"}'
+    assert clean.tool_calls[0].arguments == expected
+
+
 async def test_a_long_text_is_looked_at_in_a_thread_with_the_same_result():
     key = SECRETS[0]
     clean, acts, _ = await Guardrails([policy()]).check_question(
@@ -231,7 +281,7 @@ def test_settings_become_policies():
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [({"kind": "strange"}, "no policy of kind 'strange'"), ({"kind": "size"}, "max_characters"),
-     ({"kind": "schema"}, "needs a schema"),
+     ({"kind": "schema"}, "needs a schema"), ({"kind": "personal", "countries": ["UK"]}, "UK is no two-letter code"),
      ({"kind": "schema", "json_schema": {"type": "odd"}}, "cannot be used")],
 )  # fmt: skip
 def test_settings_that_cannot_be_used_say_why(setting, sentence):

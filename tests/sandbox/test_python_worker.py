@@ -93,6 +93,7 @@ def test_the_last_python_block_counts():
     assert program("```\nprint(1)\n```") == "print(1)", "no language is named anywhere"
     assert program("- ~~~~py\n  print(2)\n  ```\n  ~~~~") == "print(2)\n```"
     assert program(block("print('whole')") + "\n```python\nprint('cut'") == "print('whole')"
+    assert program("```x = 1``` is code.\n" + block("print(3)")) == "print(3)"
 
 
 def test_many_fences_take_no_time():

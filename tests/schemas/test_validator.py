@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batuta.offload import ProcessTimeoutError
 from batuta.schemas import JsonValidator, SchemaTimeoutError, validator_for
 from batuta.schemas.checker import find_text_fault
 from schemas.hostile import branching, nested, towers
@@ -88,6 +89,12 @@ async def test_deep_values_end_nothing(schema):
     for text in ("[" * 5_000 + "]" * 5_000, "[" * 150 + "]" * 150, "[" * 200_000):
         await JsonValidator(schema).find_fault(text)
     assert await JsonValidator(SMALL).find_fault('{"n": 1}') is None
+
+
+async def test_a_slow_text_without_a_schema_refuses_no_other():
+    with pytest.raises(SchemaTimeoutError, match="this text"), validator_for(None)._refusing_slow():
+        raise ProcessTimeoutError("the call took too long")
+    assert await validator_for(None).find_fault(json.dumps([1] * 20_000)) is None
 
 
 def test_a_validator_is_made_once_for_a_schema():

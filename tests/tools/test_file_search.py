@@ -4,6 +4,7 @@ import base64
 import json
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from batuta.encoder import open_encoder
 from batuta.errors import StoreError
 from batuta.tools.file_search import LOOK_SECONDS, FileSearch, FolderIndex, TenantIndexes
-from batuta.tools.office_text import xlsx_text
+from batuta.tools.office_text import docx_text, xlsx_text
 from batuta.tools.source import ToolContext, ToolError, ToolLimits, call_tool
 from batuta.tools.text_index import (
     PASSAGE,
@@ -133,6 +134,35 @@ def test_sheets_are_numbered_in_their_order():
     rows = {f"xl__worksheets__sheet{n}": SHEET_OF.format(n) for n in (1, 2, 10)}
     read = xlsx_text(base64.b64encode(documents.zipped(**rows)).decode(), "", 1000)
     assert read["text"] == "[sheet 1]\n1\n[sheet 2]\n2\n[sheet 3]\n10"
+
+
+def test_a_phonetic_guide_is_no_text_of_a_sheet():
+    pytest.importorskip("lxml")
+    name = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+    cell = '<c t="inlineStr"><is><r><t>東</t></r><t>京</t><rPh><t>トウキョウ</t></rPh></is></c>'
+    sheet = f'<worksheet xmlns="{name}"><sheetData><row>{cell}</row></sheetData></worksheet>'
+    data = base64.b64encode(documents.zipped(xl__worksheets__sheet1=sheet)).decode()
+    assert xlsx_text(data, "", 1000)["text"] == "[sheet 1]\n東京"
+
+
+def test_line_breaks_of_a_paragraph_separate_words():
+    pytest.importorskip("lxml")
+    document = documents.docx("lock</w:t><w:br/><w:t>gate</w:t><w:tab/><w:t>weir")
+    assert docx_text(base64.b64encode(document).decode(), "", 1000)["text"] == "lock\ngate\tweir"
+
+
+async def test_a_folder_that_takes_longer_than_a_search_is_indexed_by_the_next_ones(tmp_path):
+    for number in range(12):
+        (tmp_path / f"{number}.md").write_text(f"The lock {number} is 999.\n" * 20_000)
+    limits = ToolLimits(seconds=0.3)
+    source = FileSearch(TenantIndexes(), folder=FolderIndex(tmp_path), limits=limits)
+    with pytest.raises(ToolError, match="took more than"):
+        await ask(source, "lock")
+    for _ in range(300):
+        with suppress(ToolError):
+            assert (await ask(source, "999")).citations
+            return
+    pytest.fail("no search came to an end")
 
 
 async def test_what_waited_longest_makes_room():

@@ -228,6 +228,10 @@ async def test_domains_are_allowed_and_denied_by_both():
         ("*.example.org", "https://a.example.org/x", True), ("https://Example.org/", "http://example.org", True),
         ("example.org/docs", "https://example.org/docs/a", True), ("example.org/docs", "https://example.org/", False),
         ("example.org", "https://example.org.evil.com/", False), ("example.org", "http://[", False),
+        ("example.org/docs", "https://example.org/docs/../a", False), ("example.org/a", "https://example.org/b/..//%61/c", True),
+        ("example.org/docs", "https://example.org/docs%2F..%2Fa", False), ("https://example.org/Docs", "https://example.org/Docs/a", True),
+        ("web.example.org/at/https://a.org", "https://web.example.org/at/https://a.org/", True),
+        ("bücher.example", "https://xn--bcher-kva.example/", True), ("xn--bcher-kva.example", "https://bücher.example/", True),
     ],
 )  # fmt: skip
 def test_a_domain_holds_what_is_below_it(entry, url, held):
@@ -319,7 +323,9 @@ async def test_no_form_of_a_redirect_leads_to_this_machine_or_says_something():
         assert not fake.trespasses
 
 
-@pytest.mark.parametrize("charset", ["punycode", "idna", "undefined", "utf-7", "zlib", "none-such"])
+@pytest.mark.parametrize(
+    "charset", ["punycode", "idna", "undefined", "utf-7", "zlib", "none-such", "\udcff"]
+)
 async def test_a_charset_of_no_page_is_not_used(charset):
     said = b"It has 17 locks. -" + b"9" * 20_000  # 0.1 s of the loop as punycode; 200 KB: 10 s
     raw = {"/a": (200, {"Content-Type": f"text/plain; charset={charset}"}, said)}

@@ -13,6 +13,7 @@ import importlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, final
 
 import regex
@@ -28,8 +29,17 @@ from batuta.schemas.checker import find_schema_fault
 _EMAIL = regex.compile(
     r"\b[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}\b"
 )
-_CARD = regex.compile(r"(?<![\w.])\d(?:[ -]?\d){12,18}(?![\w.]\d)")
+_CARD = regex.compile(r"(?<![\w.])\d(?:[ -]?\d){12,18}(?!\d|[\w.]\d)")
+_PRINTED_CARD = regex.compile(
+    r"(?<![\w.])(?:\d{4}([ -])\d{4}\1\d{4}\1\d{4}|\d{4}([ -])\d{6}\2\d{4,5}|\d{13,19})"
+    r"(?!\d|[\w.]\d)"
+)
+"""A number in the groups of a printed card, also if more digits follow, such as an expiry date."""
 _IBAN = regex.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{2,4}){3,8}\b")
+_GROUP_END = regex.compile(r" |$")
+_IBAN_DIGITS = str.maketrans(
+    {" ": "", **{chr(55 + number): str(number) for number in range(10, 36)}}
+)
 _NUMERAL = regex.compile(r"[\d+([]")
 _MAX_INLINE_NUMERALS = 80
 """Maximum number of digits and other signs of telephone numbers, times countries, in a text that is
@@ -48,9 +58,14 @@ class PersonalDetector:
                 country code; empty: only numbers with a country code are found.
 
         Raises:
-            ConfigError: the extra is not installed.
+            ConfigError: the extra is not installed, or a code is unknown.
         """
         self._countries = tuple(country.upper() for country in countries)
+        known = _import_extra("phonenumbers").SUPPORTED_REGIONS
+        if unknown := [country for country in self._countries if country not in known]:
+            raise ConfigError(
+                f"countries: {', '.join(unknown)} is no two-letter code of a country, such as GB"
+            )
         self._find = _build_detector(self._countries)
 
     def __call__(self, text: str) -> Iterator[TextSpan]:
@@ -72,23 +87,36 @@ def find_personal(text: str, countries: Sequence[str]) -> list[TextSpan]:
 
 
 def _build_detector(countries: Sequence[str]) -> Detector:
-    iban, luhn = _import_extra("stdnum.iban"), _import_extra("stdnum.luhn")
-    telephones = _import_extra("phonenumbers")
+    luhn, telephones = _import_extra("stdnum.luhn"), _import_extra("phonenumbers")
     regions = countries or [None]
 
     def find(text: str) -> Iterator[TextSpan]:
         yield from (match.span() for match in find_matches(_EMAIL, text))
-        for match in find_matches(_CARD, text):
-            if luhn.is_valid(re.sub(r"\D", "", match[0])):
-                yield match.span()
-        for match in find_matches(_IBAN, text):
-            if iban.is_valid(match[0]):
-                yield match.span()
+        numbers = chain(find_matches(_CARD, text), find_matches(_PRINTED_CARD, text))
+        yield from {one.span() for one in numbers if luhn.is_valid(re.sub(r"\D", "", one[0]))}
+        yield from _find_accounts(text)
         for region in regions:
             for found in telephones.PhoneNumberMatcher(text, region):
                 yield found.start, found.end
 
     return see_through_disguises(find)
+
+
+def _find_accounts(text: str) -> Iterator[TextSpan]:
+    """Yield the spans of bank accounts, which words in capitals or other accounts may follow."""
+    iban, at = _import_extra("stdnum.iban"), 0
+    while (match := _IBAN.search(text, at, concurrent=True)) is not None:
+        start, at = match.span()
+        ends = (start + end.start() for end in _GROUP_END.finditer(match[0]))
+        end = next((end for end in ends if _is_account(iban, text[start:end])), None)
+        if end is not None:
+            yield start, end
+            at = end
+
+
+def _is_account(iban: Any, number: str) -> bool:
+    digits = (number[4:] + number[:4]).translate(_IBAN_DIGITS)
+    return int(digits) % 97 == 1 and iban.is_valid(number)  # the quick check first
 
 
 def _import_extra(name: str) -> Any:

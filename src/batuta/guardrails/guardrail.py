@@ -7,6 +7,7 @@ findings themselves.
 from __future__ import annotations
 
 import atexit
+import json
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -17,7 +18,6 @@ from typing import Any, Protocol, final, runtime_checkable
 
 import anyio
 import anyio.to_thread
-import orjson
 from anyio.lowlevel import checkpoint
 
 from batuta.core import (
@@ -27,12 +27,14 @@ from batuta.core import (
     Part,
     Question,
     Reply,
+    ServerCall,
     Step,
     Text,
     ToolCall,
     ToolResult,
     Workflow,
 )
+from batuta.core.server_tools import CODE_INTERPRETER
 from batuta.guardrails.grounded import GroundedPolicy
 from batuta.guardrails.side_texts import find_side_texts, replace_prose
 from batuta.offload import ProcessPool, ProcessTimeoutError
@@ -112,7 +114,8 @@ class Guardrail:
     """Whether a text that could not be checked is blocked; if not, it passes unchecked. Both are
     recorded."""
     conversation: bool = False
-    """Whether only the conversation is checked, and not texts such as descriptions of tools."""
+    """Whether only messages and answers are checked, and not texts such as descriptions of tools,
+    reasoning and the calls of a reply."""
     needs_thread: bool = False
     """Whether the check may wait for another process, so that it needs a thread."""
 
@@ -287,7 +290,7 @@ class Guardrails:
                 parts.append(clean)
                 acts += checked.actions
                 blocked = blocked or checked.blocked_by or ""
-            thought = await check.apply(message.reasoning, stage)
+            thought = await check.beside().apply(message.reasoning, stage)
             acts += thought.actions
             blocked = blocked or thought.blocked_by or ""
             kept = message.thoughts if thought.text == message.reasoning else ()
@@ -344,6 +347,7 @@ class Guardrails:
             return await self._check_choices(reply, stage, step)
         check = self._check(stage)
         text = await check.apply(reply.text, where)
+        check = check.beside()
         thought = await check.apply(reply.reasoning, where)
         checked = [text, thought]
         calls: list[ToolCall] = []
@@ -351,7 +355,18 @@ class Guardrails:
             arguments = await check.apply(_plain_arguments(call.arguments), where)
             checked.append(arguments)
             calls.append(replace(call, arguments=arguments.text))
-        clean = replace(reply, text=text.text, reasoning=thought.text, tool_calls=tuple(calls))
+        run_calls: list[ServerCall] = []
+        for call in reply.server_calls:
+            shown, found = await _apply_to_server_call(check, call, where)
+            checked += found
+            run_calls.append(shown)
+        clean = replace(
+            reply,
+            text=text.text,
+            reasoning=thought.text,
+            tool_calls=tuple(calls),
+            server_calls=tuple(run_calls),
+        )
         if thought.text != reply.reasoning:
             clean = replace(clean, thoughts=())  # signed thoughts cannot be redacted
         if text.text != reply.text:
@@ -391,7 +406,7 @@ async def _apply_to_part(
         checked = await check.apply(part.content, where)
         return replace(part, content=checked.text), checked
     if isinstance(part, ToolCall):
-        checked = await check.apply(_plain_arguments(part.arguments), where)
+        checked = await check.beside().apply(_plain_arguments(part.arguments), where)
         return replace(part, arguments=checked.text), checked
     if isinstance(part, File):
         checked = await check.apply(part.name, where)
@@ -399,14 +414,33 @@ async def _apply_to_part(
     return part, GuardrailResult("")
 
 
+async def _apply_to_server_call(
+    check: GuardrailCheck, call: ServerCall, where: str
+) -> tuple[ServerCall, list[GuardrailResult]]:
+    """Return a call that the server ran, with its input and a program's output checked.
+
+    The texts of pages and files are not checked.
+    """
+    fields = {"query": call.query}
+    if call.name == CODE_INTERPRETER:
+        fields |= {"output": call.output, "failure": call.failure}
+    checked = {name: await check.apply(text, where) for name, text in fields.items()}
+    clean = {name: result.text for name, result in checked.items()}
+    return replace(call, **clean), list(checked.values())
+
+
 def _plain_arguments(arguments: str) -> str:
     """Return the JSON without unnecessary escapes; other text is returned unchanged."""
     if "\\" not in arguments:
         return arguments
     try:
-        return orjson.dumps(orjson.loads(arguments)).decode()
-    except (orjson.JSONDecodeError, TypeError):
+        plain = json.dumps(
+            json.loads(arguments), ensure_ascii=False, allow_nan=False, separators=(",", ":")
+        )
+        plain.encode()
+    except (ValueError, RecursionError):  # not JSON, or with lone surrogates
         return arguments
+    return plain
 
 
 async def _join_texts_if_needed(

@@ -144,7 +144,7 @@ def _lists_of(steps: list[object]) -> tuple[list[LiteralValue], ...]:
 
 
 def _plain_value(value: object, depth: int = 0) -> LiteralValue:
-    """Return the value with values other than integers, strings and nested lists as strings."""
+    """Return the value, with everything but integers and nested lists as strings."""
     if isinstance(value, list) and depth < MAX_DEPTH:
         return [_plain_value(each, depth + 1) for each in cast("list[object]", value)]
     if isinstance(value, int) and not isinstance(value, bool):

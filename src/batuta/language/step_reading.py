@@ -15,7 +15,9 @@ from batuta.language.prompt import ASSIGNED, LAST_STEP, WORKER_PREAMBLE
 
 _OPENING = re.compile(rf'<({TASK}|{SUBTASK}|{RESPONSE}|{PREVIOUS_ROUND})(?: step="\d+")?>\n')
 _RESPONSES = re.compile(rf'<{RESPONSE} step="\d+">\n(.*?)\n</{RESPONSE}>', re.DOTALL)
-_ADDRESS = re.compile(r"https?://[^\s<>\"'`\\^{}|]+", re.IGNORECASE)
+_ADDRESS = re.compile(
+    r"https?://[^\s<>\"'`\\^{}|。、，；：！？（）「」『』《》【】]+", re.IGNORECASE
+)
 _AFTER_ADDRESS = ".,;:!?*_"
 _PAIRS = {")": "(", "]": "["}
 

@@ -58,9 +58,9 @@ async def inspect_interpreter(python: str | Path) -> Interpreter:
     """
     try:
         done = await anyio.run_process([str(python), "-c", INSPECT_SCRIPT], stderr=subprocess.PIPE)
-    except (OSError, subprocess.CalledProcessError) as error:
+        version, executable, home, packages = json.loads(done.stdout)
+    except (OSError, ValueError, TypeError, subprocess.CalledProcessError) as error:
         raise SandboxError(f"{python} does not run as a Python interpreter: {error}") from error
-    version, executable, home, packages = json.loads(done.stdout)
     if version < [3, 11]:
         raise SandboxError(f"{python} is Python {version[0]}.{version[1]}; 3.11 is needed")
     return Interpreter(executable, home, tuple(packages))

@@ -42,6 +42,8 @@ class NotebookRun:
 
     outcome: ProgramResult
     """How the program ended; here `stdout` still mixes printed text, pictures and files."""
+    is_complete: bool
+    """False if a limit, a signal or a call such as `os._exit` ended the program's process."""
     printed: str
     """The text that the program printed."""
     pictures: tuple[str, ...] = ()
@@ -95,12 +97,14 @@ async def run_in_notebook(
     async with Sandbox.open(slots=1, python=python) as sandbox:
         tests = (ScriptTest(json.dumps(order)),)
         (outcome,) = await sandbox.run(Program(source), tests, limits)
-    printed, *marked = outcome.stdout.split(mark)
+    shown, ended, late = outcome.stdout.partition(f"{mark}!\n")
+    printed, *marked = shown.split(mark)
     drawn = [_picture_url(data) for data in marked if ":" not in data][:MAX_PICTURES]
     written, too_much = _read_files([data for data in marked if ":" in data])
     return NotebookRun(
         outcome=outcome,
-        printed=printed,
+        is_complete=bool(ended),
+        printed=printed + late,
         pictures=tuple(filter(None, drawn)),
         written=written,
         too_much=too_much,

@@ -41,7 +41,9 @@ NO_PROGRAM = (
     "There is no complete Python code block in what I may read. Write the program in a block that "
     "begins with ```python and ends with ```."
 )
-_FENCE = re.compile(r"[ \t]*+(?:(?:[-*+>]|\d++[.)])[ \t]*+)?(`{3,}|~{3,})[ \t]*([\w+#-]*)")
+_FENCE = re.compile(
+    r"[ \t]*+(?:(?:[-*+>]|\d++[.)])[ \t]*+)?(`{3,}(?=[^`]*\Z)|~{3,})[ \t]*([\w+#-]*)"
+)
 _PYTHON = {"python", "python3", "py", "py3"}
 
 

@@ -22,7 +22,7 @@ _CODE_FENCE = re.compile(r"\s*```(?:json|JSON)?[ \t]*\n(.*)\n[ \t]*```\s*", re.D
 
 
 def strip_code_fence(text: str) -> str:
-    """Return what is between the fences if the text is a code block (plain or `json`), else it."""
+    """Return the content if the text is one code block (plain or `json`), else the text."""
     block = _CODE_FENCE.fullmatch(text)
     return block[1] if block else text
 

@@ -139,18 +139,22 @@ class JsonValidator:
 
     @contextmanager
     def _refusing_slow(self) -> Generator[None]:
-        """Refuse a schema whose check timed out or died before; remember it if the block's does.
+        """Refuse a schema with which a check timed out or died; remember it if the block does.
+
+        Without a schema only the text can be slow, so nothing is refused or remembered.
 
         Raises:
             SchemaTimeoutError: the schema is refused, or the block could not check it.
         """
-        if self._digest is None:
+        if self._digest is None and self._schema is not None:
             self._digest = hashlib.sha256(json.dumps(self._schema).encode()).digest()
         if self._digest in _SLOW_SCHEMAS:
             raise SchemaTimeoutError("checking this schema took too long before")
         try:
             yield
         except (ProcessTimeoutError, ProcessDiedError):
+            if self._digest is None:
+                raise SchemaTimeoutError("checking this text takes too long") from None
             _SLOW_SCHEMAS[self._digest] = None
             if len(_SLOW_SCHEMAS) > _MAX_SLOW_SCHEMAS:
                 _SLOW_SCHEMAS.popitem(last=False)

@@ -42,8 +42,8 @@ class CodeInterpreter:
     """A tool source that runs Python without network; later calls have the variables and files.
 
     No process waits between calls: each call first reruns the earlier programs, with their output
-    discarded, so its time limit covers all of them. A program that exceeded a limit, or whose
-    sandbox failed, is not rerun.
+    discarded, so its time limit covers all of them. A program that did not end by itself, as when
+    it exceeded a limit or its process was killed, is not rerun.
     """
 
     name = CODE_INTERPRETER
@@ -101,7 +101,7 @@ class CodeInterpreter:
         except StoreError as error:
             raise ToolError(f"the files cannot be read: {error}") from None
         fault = interruption_text(run.outcome.end, self._bounds)
-        if not fault:  # a program that was interrupted might be again
+        if run.is_complete and not fault:  # any other program might end the rerun as well
             self._before.append(code)
         if not fault and run.outcome.status:
             fault = run.outcome.stderr.strip() or f"It ended with status {run.outcome.status}."

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from functools import lru_cache
+from urllib.parse import unquote
+
+from yarl import URL
+
+_SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_SLASHES = re.compile("/{2,}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,37 +24,46 @@ class DomainRules:
     """The denied domains, even where they are allowed too."""
 
     def permit(self, url: str) -> bool:
-        """Return True if the URL may be shown and read."""
+        """Return True if the URL may be shown and read.
+
+        Its path is compared as it is requested: without escapes, `..` and repeated slashes.
+        """
         try:
-            parts = urlsplit(url)
-            host = (parts.hostname or "").rstrip(".").lower()
+            parts = URL(url)
         except ValueError:
             return False
-        if not host or any(_holds_host(entry, host, parts.path) for entry in self.deny):
+        host, path = (parts.raw_host or "").rstrip(".").lower(), _SLASHES.sub("/", parts.path)
+        if not host or "/../" in f"{path}/":  # an escaped slash, which servers read in two ways
             return False
-        return not self.allow or any(_holds_host(entry, host, parts.path) for entry in self.allow)
+        if any(_holds_host(entry, host, path) for entry in self.deny):
+            return False
+        return not self.allow or any(_holds_host(entry, host, path) for entry in self.allow)
 
     @property
     def allowed_hosts(self) -> tuple[str, ...]:
         """The allowed domains without paths, each once, for engines that filter by them."""
-        return tuple(dict.fromkeys(_split_entry(entry)[0] for entry in self.allow))
+        return tuple(dict.fromkeys(split_entry(entry)[0] for entry in self.allow))
 
     @property
     def denied_hosts(self) -> tuple[str, ...]:
         """The domains that are denied entirely, without a path."""
-        split = map(_split_entry, self.deny)
+        split = map(split_entry, self.deny)
         return tuple(dict.fromkeys(host for host, path in split if not path))
 
 
-def _split_entry(entry: str) -> tuple[str, str]:
-    """Return an entry's domain and path prefix."""
-    bare = entry.strip().lower().partition("://")[2] or entry.strip()
-    host, slash, path = bare.partition("/")
-    return host.lower().removeprefix("*.").removeprefix("."), slash + path if path else ""
+@lru_cache(maxsize=4096)
+def split_entry(entry: str) -> tuple[str, str]:
+    """Return an entry's ASCII domain in lower case, and its path prefix as `permit` reads it."""
+    host, slash, path = _SCHEME.sub("", entry.strip()).partition("/")
+    host = host.lower().removeprefix("*.").removeprefix(".")
+    if not host.isascii():
+        with suppress(ValueError):  # no URL has such a host
+            host = URL(f"https://{host}").raw_host or host
+    return host, _SLASHES.sub("/", slash + unquote(path)) if path else ""
 
 
 def _holds_host(entry: str, host: str, path: str) -> bool:
-    domain, prefix = _split_entry(entry)
+    domain, prefix = split_entry(entry)
     return (host == domain or host.endswith(f".{domain}")) and path.startswith(prefix)
 
 

@@ -20,7 +20,9 @@ MAX_UNPACKED = 64 << 20
 MAX_PARTS = 2000
 """Maximum number of parts of a file."""
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_SPACES = {f"{_WORD}tab": "\t", f"{_WORD}br": "\n", f"{_WORD}cr": "\n"}
 _SHEET = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
+_PHONETIC = f"{_SHEET}rPh"
 
 
 def _open_parts(data: str) -> zipfile.ZipFile:
@@ -57,8 +59,8 @@ def docx_text(data: str, url: str, most: int) -> dict[str, str]:
     with _open_parts(data) as parts:
         for paragraph in _read_elements(parts, "word/document.xml", f"{_WORD}p"):
             text = "".join(
-                "\t" if piece.tag == f"{_WORD}tab" else piece.text or ""
-                for piece in paragraph.iter(f"{_WORD}t", f"{_WORD}tab")
+                _SPACES.get(piece.tag) or piece.text or ""
+                for piece in paragraph.iter(f"{_WORD}t", *_SPACES)
             )
             lines.append(text)
             size += len(text) + 1
@@ -90,13 +92,18 @@ def xlsx_text(data: str, url: str, most: int) -> dict[str, str]:
 
 def _shared_texts(parts: zipfile.ZipFile) -> list[str]:
     """Return the shared strings, to which cells refer by index."""
-    entries = _read_elements(parts, "xl/sharedStrings.xml", f"{_SHEET}si")
-    return ["".join(piece.text or "" for piece in entry.iter(f"{_SHEET}t")) for entry in entries]
+    return list(map(_plain_text, _read_elements(parts, "xl/sharedStrings.xml", f"{_SHEET}si")))
+
+
+def _plain_text(entry: Any) -> str:
+    """Return the text of a string without its phonetic guide, as Japanese files have."""
+    pieces = (piece for piece in entry.iter(f"{_SHEET}t") if piece.getparent().tag != _PHONETIC)
+    return "".join(piece.text or "" for piece in pieces)
 
 
 def _cell_text(cell: Any, shared: list[str]) -> str:
     if cell.get("t") == "inlineStr":
-        return "".join(piece.text or "" for piece in cell.iter(f"{_SHEET}t"))
+        return _plain_text(cell)
     value = cell.findtext(f"{_SHEET}v") or ""
     if cell.get("t") != "s":
         return value

@@ -152,7 +152,8 @@ class WebFetch:
         if len(url) > MAX_URL or _NO_ADDRESS.search(url):
             raise ToolError("the address is too long, or holds signs that no address holds")
         try:
-            is_same = URL(url).host == (urlsplit(url).hostname or "").lower()
+            called = URL(url)
+            is_same = (urlsplit(url).hostname or "").lower() in {called.host, called.raw_host}
         except ValueError:
             is_same = False
         if not is_same:  # the checked host would differ from the host that is called
@@ -186,10 +187,10 @@ def _is_named(url: str, text: str) -> bool:
 
 
 def _decode_body(body: FetchedBody, most: int) -> str:
-    """Decode the bytes that `most` characters may have; UTF-8 replaces a charset not accepted."""
+    """Decode the bytes that `most` characters may need, as UTF-8 if the charset is refused."""
     try:
         charset = codecs.lookup(body.charset).name
-    except LookupError:
+    except (LookupError, ValueError):  # unknown, or not even a name
         charset = ""
     charset = charset if _CHARSETS.fullmatch(charset) else "utf-8"
     return body.body[: 4 * most].decode(charset, "replace")

@@ -7,6 +7,7 @@ import base64
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 
+from batuta.clients.decoding import join_halves
 from batuta.distribution import install_hint
 from batuta.offload import (
     ProcessDiedError,
@@ -56,7 +57,7 @@ async def parse_apart(
     """
     data = base64.b64encode(document).decode()
     try:
-        return await _PARSERS.call(
+        read: Mapping[str, str] = await _PARSERS.call(
             parse, data, url, most, cpu_seconds=PARSE_CPU_SECONDS, wall_seconds=PARSE_SECONDS
         )
     except ProcessFailedError as error:
@@ -70,6 +71,8 @@ async def parse_apart(
         ) from None
     except ProcessStartError as error:
         raise ToolError(f"the {what} could not be read: {error}") from None
+    # Lone surrogates, which some PDFs have, can be neither indexed nor sent.
+    return {name: join_halves(text) for name, text in read.items()}
 
 
 async def read_document(name: str, document: bytes, most: int) -> str | None:

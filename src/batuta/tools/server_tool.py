@@ -38,10 +38,10 @@ from batuta.core import (
 )
 from batuta.core.conductor import NULL_LISTENER, TurnListener
 from batuta.core.run import Failure
-from batuta.core.server_tools import WEB_SEARCH, RequestedTool, ServerTools
+from batuta.core.server_tools import CODE_INTERPRETER, WEB_SEARCH, RequestedTool, ServerTools
 from batuta.errors import ClientError, LimitReachedError
 from batuta.sandbox.notebook import describe_written
-from batuta.tools.domains import ANY_DOMAIN, DomainRules
+from batuta.tools.domains import ANY_DOMAIN, DomainRules, split_entry
 from batuta.tools.source import ToolContext, ToolError, ToolOutput, ToolSource, call_tool
 from batuta.usage import ZERO_COST, ZERO_USAGE
 
@@ -127,7 +127,7 @@ class NativeOffer:
 
 def _address_of(entry: str) -> str:
     """Return a URL that an entry of a list of domains matches."""
-    return f"https://{entry.rpartition('://')[2].removeprefix('*.').removeprefix('.')}"
+    return f"https://{''.join(split_entry(entry))}"
 
 
 def open_server_tools(
@@ -212,7 +212,8 @@ class _TurnsSoFar:
 
     reply: Reply
     texts: list[str]
-    """All texts of the conversation; pages whose URLs they contain may be opened."""
+    """The texts of the conversation and the results of searches and pages, which name the URLs that
+    may be read."""
     calls: tuple[ServerCall, ...] = ()
     uses: Counter[str] = field(default_factory=Counter[str])
     """The number of calls of each tool, refused calls included."""
@@ -231,6 +232,8 @@ class _TurnsSoFar:
             text=before.text + turn.text,
             reasoning=before.reasoning + turn.reasoning,
             thoughts=(*before.thoughts, *turn.thoughts),
+            logprobs=(*before.logprobs, *turn.logprobs),
+            images=(*before.images, *turn.images),
             usage=before.usage + turn.usage,
             cost=before.cost + turn.cost,
         )
@@ -401,7 +404,8 @@ class ServerToolClient:
             done, text = replace(done, error=USED_UP), NO_MORE.format(name=call.name)
         else:
             done, text = await self._call_source(call, done, listener, so_far)
-            so_far.texts.append(text)
+            if not done.error and call.name != CODE_INTERPRETER:  # the model wrote such texts
+                so_far.texts.append(text)
         done = replace(done, seconds=anyio.current_time() - so_far.began - done.began)
         so_far.calls = (*so_far.calls, done)
         if listener.streaming:

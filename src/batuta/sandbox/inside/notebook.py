@@ -1,8 +1,8 @@
 """The notebook around a model's programs, which the sandbox runs as a script.
 
 It reads the earlier programs, the new program and files from its input, and discards the output of
-the earlier programs. Then it prints a mark before each picture that the new program drew and before
-each file that the new program wrote.
+the earlier programs. Then it prints a mark before each picture that the new program drew, before
+each file that the new program wrote, and at the end.
 """
 # ruff: noqa: PTH113, PTH114, PTH118, PTH119, PTH123, PTH109 - no pathlib, see the package
 
@@ -91,13 +91,19 @@ def write_files(mark: str, new: list[str], most: int, room: int) -> None:
 
 
 def run_before(codes: list[str], space: dict[str, Any]) -> None:
-    """Run the earlier programs, ignoring their output and errors."""
-    for number, code in enumerate(codes, 1):
-        discarded = io.StringIO()
+    """Run the earlier programs, ignoring their output and errors, also of their processes."""
+    shown = [(stream, os.dup(stream)) for stream in (1, 2)]
+    with open(os.devnull, "w", encoding="utf-8") as discarded:
+        for stream, _ in shown:
+            os.dup2(discarded.fileno(), stream)
         with contextlib.redirect_stdout(discarded), contextlib.redirect_stderr(discarded):
-            with contextlib.suppress(Exception, SystemExit):
-                run_code(code, f"program {number}", space, shows=False)
-            write_pictures("")
+            for number, code in enumerate(codes, 1):
+                with contextlib.suppress(BaseException):  # also KeyboardInterrupt and the like
+                    run_code(code, f"program {number}", space, shows=False)
+                write_pictures("")
+    for stream, kept in shown:
+        os.dup2(kept, stream)
+        os.close(kept)
 
 
 def run_all() -> None:
@@ -114,7 +120,7 @@ def run_all() -> None:
         run_code(given["code"], f"program {number}", space, shows=given["shows"])
     except SystemExit as error:
         status = error.code
-    except Exception as error:  # noqa: BLE001 - whatever a program raises
+    except BaseException as error:  # noqa: BLE001 - whatever a program raises
         inner = error.__traceback__.tb_next if error.__traceback__ else None
         while inner is not None and inner.tb_frame.f_code.co_filename in _OURS:
             inner = inner.tb_next
@@ -124,6 +130,7 @@ def run_all() -> None:
     if given["most_files"]:
         new = [path for path, digest in list_files(folder).items() if files.get(path) != digest]
         write_files(given["mark"], new, given["most_files"], given["most_bytes"])
+    print(f"{given['mark']}!")  # noqa: T201 - read as the end
     if status:
         sys.exit(status)
 
