@@ -180,7 +180,8 @@ class RunOptions:
         allowed = {w.id for w in pool} if self.allow is None else set(self.allow)
         remaining = allowed.difference(self.deny)
         if not remaining:
-            raise invalid_value(f"{ORCHESTRATION_FIELD}.workers_allow", "no worker is left.")
+            name = "workers_deny" if self.allow is None else "workers_allow"
+            raise invalid_value(f"{ORCHESTRATION_FIELD}.{name}", "no worker is left.")
         return pool.subset(remaining)
 
 
