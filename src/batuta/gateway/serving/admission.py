@@ -239,6 +239,7 @@ class AdmissionController:
                 budgets cannot be read; nothing is held.
         """
         admission.charge = RunCharge(tenant=caller.tenant, key=caller.key, at=time())
+        admission.is_durable = durable
         if caller.key is None:
             return
         key = caller.key
@@ -251,7 +252,7 @@ class AdmissionController:
                     windows = await self._take_rates(caller, key, expected)
                     admission.headers = {n: v for w in windows for n, v in w.headers().items()}
                     admission.taken_tokens = windows[-1].taken if expected else None
-                admission.expected_tokens, admission.is_durable = expected, durable
+                admission.expected_tokens = expected
                 await self._reserve_budget(admission, caller, call, bound_cost=bound_cost)
             except BaseException:
                 await self._leave_concurrency(key, admission)
@@ -475,7 +476,7 @@ class PreparedCall:
                 headers["x-batuta-ignored"] = ", ".join(ignored)
         options = self.call.options
         if options is not NO_OPTIONS and (lowered := options.lowered_limits(self.limits)):
-            headers["x-batuta-lowered"] = ", ".join(f"{n}={v:g}" for n, v in lowered.items())
+            headers["x-batuta-lowered"] = ", ".join(f"{n}={v:.15g}" for n, v in lowered.items())
         return headers
 
     def error_for(self, run: Run) -> APIError | None:
