@@ -190,8 +190,9 @@ class RunService:
             APIError: the call cannot run; nothing was executed or sent to the client.
             StoreError: the database fails, and the call needs it.
         """
-        await load_served_model(self._catalogue, call.model)
         call = await self._complete_call(call, caller)
+        # Nothing is awaited from here to `prepare`: a reload would unload the method again.
+        await load_served_model(self._catalogue, call.model)
         prepared_call = self._preparer.prepare(call, caller, run_id or new_run_id())
         kind = prepared_call.auxiliary
         is_kept = not call.options.dry_run and kind is None
@@ -208,9 +209,9 @@ class RunService:
             prepared_call = await self._find_earlier(prepared_call)
             if prepared_call.served_model.explore is not None:
                 prepared_call = await self._choose_arm(prepared_call)
-        prepared_call = self._conduct_in_session(prepared_call, call)
         admission = prepared_call.admission
         try:
+            prepared_call = self._conduct_in_session(prepared_call, call)
             await self._admission.admit(
                 caller,
                 call,
