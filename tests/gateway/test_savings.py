@@ -15,7 +15,7 @@ from batuta.errors import ClientError
 from batuta.store.savings import Saving, ShadowVerdict, list_savings, sum_savings
 from batuta.store.spend_report import report_spending
 from gateway.keyed_server import KeyedServer
-from gateway.live_server import HI, Serving
+from gateway.live_server import HI, Halting, Serving
 from gateway.test_sessions import Agent, app_state, call, pool, scripted
 
 pytestmark = pytest.mark.anyio
@@ -194,6 +194,20 @@ async def test_nobody_is_asked_where_it_is_off_dear_unwanted_or_without_a_choice
     saving, _ = await compared(store, clients, rules, body, wanted=0)
     assert not sum(saving.shadows.values())
     assert not clients["big"].requests and not clients["other"].requests
+
+
+async def test_a_comparison_that_is_cut_off_is_paid_for(store):
+    big = Halting()
+    clients = {"small": ScriptedClient([reply("OURS")]), "big": big, "other": ScriptedClient([])}
+    state = app_state(Escalate(), clients, workers=THREE, store=store, session_rules=SHADOWED)
+    async with Serving(state) as server:
+        asked = {"model": "batuta-ultra", "messages": HI}
+        assert (await server.post(json=asked, headers={"x-session-id": "s"}))[0] == 200
+        with anyio.fail_after(20):
+            await big.started.wait()
+    await store.flush()
+    payers = {one.group[0] for one in await report_spending(store.database, ("tenant",))}
+    assert "(shadow)" in payers
 
 
 async def test_a_best_worker_that_fails_leaves_the_answer_unjudged(store):

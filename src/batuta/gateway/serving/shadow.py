@@ -22,7 +22,7 @@ from batuta.conductors.sessions.patterns import strongest_actor
 from batuta.conductors.sessions.review import find_reviewer
 from batuta.conductors.sessions.state import SessionRules
 from batuta.core import Limits, PlanningContext, Question, Reply, Run, Worker
-from batuta.engine import RunHooks, RunSettings, conduct, new_run_id
+from batuta.engine import Recorder, RunHooks, RunSettings, conduct, new_run_id
 from batuta.errors import StoreError
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.cost_bound import bound_first_calls
@@ -173,20 +173,24 @@ class ShadowRuns:
         taken, bucket = usd_to_nano(bound), case.bucket
         if not await self._store.exploration.take(bucket, taken):
             return None
-        run = await conduct(
-            question,
-            single_worker(worker.id),
-            pool,
-            prepared.clients,
-            limits=replace(limits, usd=float(bound)),
-            settings=case.settings,
-            hooks=RunHooks(run_id=new_run_id(), model=prepared.served_model.name),
-        )
-        with anyio.CancelScope(shield=True):
-            charge = RunCharge(tenant=SHADOW_TENANT)
-            await self._store.append(run, SHADOW_TENANT, keep=False, charge=charge)
-            await self._store.exploration.give_back(bucket, taken - run_nano(run))
-        return run
+        recorder, model = Recorder(), prepared.served_model.name
+        try:
+            return await conduct(
+                question,
+                single_worker(worker.id),
+                pool,
+                prepared.clients,
+                limits=replace(limits, usd=float(bound)),
+                settings=case.settings,
+                hooks=RunHooks(run_id=new_run_id(), model=model, recorder=recorder),
+            )
+        finally:  # a comparison that is cancelled has a cost too
+            if recorder.ended is not None:
+                run = recorder.run()
+                with anyio.CancelScope(shield=True):
+                    charge = RunCharge(tenant=SHADOW_TENANT)
+                    await self._store.append(run, SHADOW_TENANT, keep=False, charge=charge)
+                    await self._store.exploration.give_back(bucket, taken - run_nano(run))
 
 
 def _is_comparable(prepared: PreparedCall, run: Run) -> bool:
