@@ -194,11 +194,14 @@ class ShadowRuns:
 
 
 def _is_comparable(prepared: PreparedCall, run: Run) -> bool:
-    """Return True if the run answered a turn of a session with a new text that may be stored."""
-    session = prepared.in_session
-    if session is None or not session.thread or not prepared.call.store:
+    """Return True if the run answered a turn of a session with a new text that may be stored.
+
+    With the server's tools a comparison would run programs and searches again.
+    """
+    session, call = prepared.in_session, prepared.call
+    if session is None or not session.thread or not call.store or call.server_tools:
         return False
-    if prepared.earlier is not None or prepared.approvals or prepared.call.options.dry_run:
+    if prepared.earlier is not None or prepared.approvals or call.options.dry_run:
         return False
     return run.reply is not None and not run.reply.tool_calls
 
