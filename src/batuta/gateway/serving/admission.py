@@ -152,7 +152,7 @@ def _cap_to_nano(cap: Decimal | None) -> int | None:
 
 
 def buckets_of(caller: Caller, at: float) -> tuple[Bucket, ...]:
-    """Return the budgets that pay for a run at a time, in seconds since the epoch."""
+    """Return the budgets that pay for a run; `at` is its time in seconds since the epoch."""
     day = utc_day(at)
     return tuple(
         Bucket(account, period, cap)
@@ -183,7 +183,7 @@ class Admission:
     is_settled: bool = False
     """Whether the run was passed to the store, which settles its reservation."""
     is_durable: bool = False
-    """Whether an unsettled reservation is kept for the next process that resumes the run."""
+    """Whether another process resumes the run, so that an unsettled reservation is kept."""
     key_work: KeyWork | None = None
     """The run as watched by `KeyWatch`; None before it begins, or without a key."""
     reserved_budget: ReservedBudget | None = None

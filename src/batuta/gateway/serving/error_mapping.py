@@ -72,7 +72,7 @@ def _limit_error(run: Run) -> APIError:
     if run.limit == "seconds":
         message = f"No answer within this run's limit of {run.header.limits.seconds:g} seconds."
         return APIError(504, "deadline_exceeded", message)
-    message = f"The run's limit on {run.limit or 'spending'} was reached before it had an answer"
+    message = f"The run reached its limit on {run.limit or 'spending'} before it had an answer"
     needed = (run.error or "").partition(": ")[2]
     message += f": {needed}." if needed else "."
     return APIError(429, "budget_exceeded", message, headers={"x-should-retry": "false"})

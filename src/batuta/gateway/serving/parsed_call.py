@@ -287,7 +287,7 @@ class ParsedCall:
     previous: str = ""
     """The id of the response that this call continues; empty if there is none."""
     ignored: tuple[str, ...] = ()
-    """Top-level fields that have no effect."""
+    """Fields that have no effect, as the header `x-batuta-ignored` names them."""
     server_tools: tuple[RequestedTool, ...] = ()
     """The server's tools that the request lets the models call."""
     files: tuple[str, ...] = ()
