@@ -58,6 +58,19 @@ async def test_a_least_where_nothing_was_fitted_is_refused(model, name):
     assert "batuta eval --calibrate" in got["error"]["message"]
 
 
+async def test_a_least_is_refused_at_an_effort_that_nothing_was_fitted_to():
+    clients = {one: ScriptedClient(lambda _: "Answer: 42") for one in ("ada", "bob")}
+    body = {
+        "model": "batuta-ultra",
+        "messages": HI,
+        "reasoning_effort": "none",  # the best worker answers, without the conductor
+        "orchestration": {"min_confidence": 0.5},
+    }
+    async with Serving(scripted_state(clients, conductor=CONDUCTOR, confidence=MODEL)) as serving:
+        status, _, got = await serving.post("/v1/chat/completions", json=body)
+    assert status == 400 and got["error"]["param"] == "orchestration.min_confidence"
+
+
 @pytest.mark.parametrize(("own", "asked", "outcome"), [(0.95, 0.1, "unsure"), (0.1, 0.95, "unsure"), (0.1, 0.2, "answered")])  # fmt: skip
 async def test_the_higher_of_a_models_least_and_a_requests_counts(own, asked, outcome):
     clients = {one: ScriptedClient(lambda _: "Answer: 42") for one in ("ada", "bob")}

@@ -181,7 +181,6 @@ class CallPreparer:
             check_choices(question, served, self._catalogue.guardrails)
         check_grounded(served, self._catalogue.guardrails)
         served = _with_workflow(served, options, limits)
-        least = required_confidence(options, caller, served, self._catalogue.confidence)
         pool = permitted_workers(caller, served, options.select_workers(served.pool))
         rules = self._rules_for(caller, question)
         clients = self._catalogue.clients
@@ -190,6 +189,7 @@ class CallPreparer:
         if effort is not None:
             pool = pool_for_effort(effort, served, pool)
             served = replace(served, conductor=conductor_for_effort(effort, served))
+        least = required_confidence(options, caller, served, self._catalogue.confidence)
         if tags:
             conducted = served.solver is None and not served.direct and limits.steps > 1
             pool = capable_workers(pool, question, conducted=conducted)
@@ -386,7 +386,7 @@ def required_confidence(
 
     Raises:
         APIError: the request or its key requires a confidence, but no confidence model was fitted
-            to runs of the requested model.
+            to runs of the model's conductor.
     """
     own, requested = caller.permissions.min_confidence, options.min_confidence
     if (own is None and requested is None) or served.embeds:
