@@ -593,14 +593,11 @@ class RunService:
 
     def _estimate_alone(self, prepared: PreparedCall, run: Run) -> Decimal | None:
         """Estimate the dollars that the best worker alone would have cost; None if not possible."""
-        if prepared.in_session is None or prepared.earlier is not None:
+        session, call = prepared.in_session, prepared.call
+        if session is None or prepared.earlier is not None or call.options.dry_run:
             return None
-        if prepared.call.options.dry_run:
-            return None
-        question, rules = prepared.call.question, self._catalogue.session_rules
-        return self._sessions.estimate_alone(
-            prepared.in_session, run, question, prepared.pool, rules
-        )
+        rules = self._catalogue.session_rules
+        return self._sessions.estimate_alone(session, run, call.question, prepared.pool, rules)
 
     def _count_run(self, prepared: PreparedCall, run: Run) -> None:
         """Report the run to exploration, metrics, spans and the memories of conversations."""
