@@ -195,6 +195,22 @@ async def test_a_workflow_by_hand_takes_the_methods_place():
     assert "says bob" in reply.choices[0].message.content
 
 
+async def test_a_method_that_is_loaded_during_a_reload_answers():
+    name = "baseline/self-consistency@5"
+    state, fresh = app_state(), app_state().catalogue
+    served = state.catalogue.find_model(name)
+
+    def load():
+        state.catalogue.replace_by(fresh)
+        return served.load()
+
+    models = (replace(served, load=load),)
+    state.catalogue.replace_by(replace(state.catalogue, models=models))
+    await state.catalogue.load_model(name)
+    loaded = state.catalogue.find_model(name)
+    assert loaded is not None and loaded.solver is not None and loaded.load is None
+
+
 async def test_a_reader_that_goes_away_ends_every_call():
     ada = Halting()
     async with Serving(app_state(clients={"ada": ada})) as server:

@@ -209,6 +209,22 @@ async def test_a_limit_that_is_lowered_is_told(stream, store):
     assert (run.header.limits.usd, run.header.limits.tokens) == (3, 10)
 
 
+async def test_a_large_limit_is_told_to_its_last_digit():
+    limits = {"ultra": Limits(tokens=1_234_567, usd=0.1)}
+    async with Serving(scripted_state({"ada": says("a")}, limits=limits)) as server:
+        asked = {"max_tokens": 2_000_000, "max_cost_usd": 3}
+        body = {"model": "worker/ada", "messages": HI, "orchestration": asked}
+        _, headers, _ = await server.post(json=body)
+    assert headers["x-batuta-lowered"] == "max_cost_usd=0.1, max_tokens=1234567"
+
+
+async def test_if_all_workers_are_denied_the_error_names_that_field():
+    async with Serving(scripted_state({"ada": says("a")})) as server:
+        body = {"model": "worker/ada", "messages": HI, "orchestration": {"workers_deny": ["ada"]}}
+        status, _, got = await server.post(json=body)
+    assert (status, got["error"]["param"]) == (400, "orchestration.workers_deny")
+
+
 # -- dry runs ---------------------------------------------------------------------------------
 
 

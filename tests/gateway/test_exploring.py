@@ -103,6 +103,21 @@ async def test_no_budget_no_exploring_and_the_rest_comes_back(store):
     assert marked and sum(row["spent"] for row in rows) == usd_cap_to_nano(cost) * marked
 
 
+async def test_a_request_that_its_session_cannot_pay_takes_nothing_of_the_day(store):
+    async with Serving(app_state(store, share=1.0)) as server:
+        body = {
+            "model": "batuta-mini",
+            "messages": [{"role": "user", "content": "Question?"}],
+            "orchestration": {"session": {"max_cost_usd": 1e-6}},
+        }
+        for _ in range(5):
+            status, _, got = await server.post(json=body)
+            assert (status, got["error"]["code"]) == (429, "session_limit_exceeded")
+    account = SPENDING.c.account == "explore:batuta-mini"
+    rows = await store.database.fetch_rows(select(SPENDING.c.spent).where(account))
+    assert rows and sum(row["spent"] for row in rows) == 0
+
+
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_the_cap_holds_over_replicas(tmp_path):
     """The law: whatever is taken and given back at the same time, the cap is not passed."""

@@ -125,5 +125,5 @@ async def test_a_run_whose_later_call_finds_the_money_held_says_so_too(tmp_path)
         async with holding(keyed, ada, key, model="worker/bob"):
             status, headers, said = await keyed.chat(key, model="batuta-ultra", max_tokens=900)
         assert (status, headers["x-should-retry"]) == (429, "true"), said
-        assert "its next call may cost" in said["error"]["message"]
+        assert "the run's next call may cost" in said["error"]["message"]
         assert "is held by 1 running request" in said["error"]["message"]

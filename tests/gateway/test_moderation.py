@@ -163,6 +163,16 @@ async def test_a_providers_refusal_is_told_in_its_own_case(store, judge):
     assert "use the model Omni-2" in said["error"]["message"]
 
 
+async def test_a_refusal_is_one_sentence_and_a_wait_is_rounded_up(store, judge):
+    async with town_of(store, judge) as keyed:
+        judge.status, judge.answer = 400, {"error": {"message": "Too long."}}
+        _, _, said = await keyed.ask(await keyed.key(), PATH, json={"input": "hi"})
+        assert said["error"]["message"].endswith(": Too long.")
+        judge.status, judge.answer = 429, {"error": {"message": "Please try again in 1.9s."}}
+        _, headers, _ = await keyed.ask(await keyed.key(), PATH, json={"input": "hi"})
+    assert (headers["retry-after"], headers["retry-after-ms"]) == ("2", "1900")
+
+
 @pytest.mark.parametrize(
     ("status", "answer", "told"),
     [

@@ -13,10 +13,24 @@ from batuta.clients import HttpTransport, ScriptedClient
 from batuta.clients.limits import CallLimiter, RateLimitedClient
 from batuta.config.tool_settings import PythonSetting, ToolsSetting
 from batuta.config.tools import open_served_tools
-from batuta.core import Finish, Pool, Reply, Role, ToolCall, ToolResult, Usage, Worker, WorkerId
+from batuta.core import (
+    Finish,
+    Pool,
+    Question,
+    Reply,
+    Role,
+    ToolCall,
+    ToolResult,
+    Usage,
+    Worker,
+    WorkerId,
+)
 from batuta.core.formatting import folder_names
+from batuta.core.server_tools import CODE_INTERPRETER, FILE_SEARCH, RequestedTool
+from batuta.gateway.access.caller import Caller
 from batuta.gateway.serving.models import served_models
-from batuta.gateway.serving.uploaded_files import WRITTEN_PURPOSE, FileLimits
+from batuta.gateway.serving.parsed_call import ParsedCall
+from batuta.gateway.serving.uploaded_files import WRITTEN_PURPOSE, FileLimits, UploadedFiles
 from batuta.sandbox.notebook import MAX_WRITTEN
 from batuta.sandbox.python_worker import PythonWorker
 from fakes.sdks import anthropic
@@ -430,3 +444,23 @@ async def test_no_earlier_turn_opens_another_tenants_file(store):
             for key, names in ((other, "[]"), (mine, "['out.csv']")):
                 status, _, _ = await keyed.ask(key, "/v1/responses", json=body | fields)
                 assert status == 200 and told(ada).startswith(names), fields
+
+
+async def test_files_that_are_searched_take_no_place_of_earlier_ones(store):
+    caller = Caller(tenant="acme")
+    files = UploadedFiles(store, LIMITS)
+    table = files.find_named(caller, ())
+    assert table is not None
+    kept = [(await table.keep("out.csv", b"x")).id for _ in range(2)]
+    searched = (kept[0], *(f"file-{number}" for number in range(100)))
+    call = ParsedCall(
+        model="m",
+        question=Question.of("hi"),
+        server_tools=(
+            RequestedTool(tool=FILE_SEARCH, field="a", file_ids=searched),
+            RequestedTool(tool=CODE_INTERPRETER, field="b"),
+        ),
+        earlier_files=(kept[0],),
+    )
+    bound = await files.bind(call, caller)
+    assert bound.files == (kept[0],) and bound.server_tools[1].file_names == ("out.csv",)

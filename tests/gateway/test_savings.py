@@ -7,15 +7,17 @@ from decimal import Decimal
 import anyio
 import pytest
 
-from batuta.clients import ScriptedClient
+from batuta.clients import HttpTransport, ScriptedClient
 from batuta.conductors.sessions.patterns import Escalate
 from batuta.conductors.sessions.state import SessionRules
+from batuta.config.tool_settings import PythonSetting, ToolsSetting
+from batuta.config.tools import open_served_tools
 from batuta.core import Cost, Reply, Usage
 from batuta.errors import ClientError
 from batuta.store.savings import Saving, ShadowVerdict, list_savings, sum_savings
 from batuta.store.spend_report import report_spending
 from gateway.keyed_server import KeyedServer
-from gateway.live_server import HI, Serving
+from gateway.live_server import HI, Halting, Serving
 from gateway.test_sessions import Agent, app_state, call, pool, scripted
 
 pytestmark = pytest.mark.anyio
@@ -122,9 +124,11 @@ SHADOWED = SessionRules(shadow_share=1.0)
 THREE = pool(small=0.5, big=0.9, other=0.7)
 
 
-async def compared(store, clients, rules=SHADOWED, body=None, wanted=1):
+async def compared(store, clients, rules=SHADOWED, body=None, wanted=1, **options):
     """Ask once and wait for so many verdicts; the session's saving then."""
-    state = app_state(Escalate(), clients, workers=THREE, store=store, session_rules=rules)
+    state = app_state(
+        Escalate(), clients, workers=THREE, store=store, session_rules=rules, **options
+    )
     async with Serving(state) as server:
         asked = {"model": "batuta-ultra", "messages": HI, **(body or {})}
         assert (await server.post(json=asked, headers={"x-session-id": "s"}))[0] == 200
@@ -194,6 +198,35 @@ async def test_nobody_is_asked_where_it_is_off_dear_unwanted_or_without_a_choice
     saving, _ = await compared(store, clients, rules, body, wanted=0)
     assert not sum(saving.shadows.values())
     assert not clients["big"].requests and not clients["other"].requests
+
+
+async def test_no_tool_of_the_server_runs_for_a_comparison(store):
+    clients = {
+        "small": ScriptedClient([reply("OURS")]),
+        "big": ScriptedClient([]),
+        "other": ScriptedClient([]),
+    }
+    body = {"tools": [{"type": "code_interpreter", "container": {"type": "auto"}}]}
+    async with HttpTransport() as http:
+        setting = ToolsSetting(python=PythonSetting(server_tool=True))
+        offered = open_served_tools(setting, http, {})
+        saving, _ = await compared(store, clients, body=body, wanted=0, server_tools=offered)
+    assert not sum(saving.shadows.values())
+    assert clients["small"].requests and not clients["big"].requests
+
+
+async def test_a_comparison_that_is_cut_off_is_paid_for(store):
+    big = Halting()
+    clients = {"small": ScriptedClient([reply("OURS")]), "big": big, "other": ScriptedClient([])}
+    state = app_state(Escalate(), clients, workers=THREE, store=store, session_rules=SHADOWED)
+    async with Serving(state) as server:
+        asked = {"model": "batuta-ultra", "messages": HI}
+        assert (await server.post(json=asked, headers={"x-session-id": "s"}))[0] == 200
+        with anyio.fail_after(20):
+            await big.started.wait()
+    await store.flush()
+    payers = {one.group[0] for one in await report_spending(store.database, ("tenant",))}
+    assert "(shadow)" in payers
 
 
 async def test_a_best_worker_that_fails_leaves_the_answer_unjudged(store):

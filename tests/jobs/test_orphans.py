@@ -151,6 +151,20 @@ async def test_a_job_that_is_refused_holds_nothing(store, jobs):
     assert await store.budgets.job_reservations() == []
 
 
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_a_job_whose_run_cannot_be_written_is_run_again(tmp_path, key):
+    """Also on a server without keys: else the run and its cost would be lost."""
+    caller = Caller(tenant="acme", key=key)
+    call = ParsedCall(question=Question.of("hi"), model="worker/ada")
+    async with Store(tmp_path / "runs.db") as closed:
+        service, _ = parts(closed, None)
+    with pytest.raises(StoreError):
+        async with service.prepare_call(
+            call, caller, run_id=RunId("run_1"), durable=True
+        ) as prepared:
+            await service.execute(prepared)
+
+
 async def test_what_is_held_for_jobs_that_are_over_counts_as_spent(store, jobs):
     bucket = Bucket("key:k", utc_day(NOW), 100)
     states = {

@@ -152,7 +152,7 @@ def _cap_to_nano(cap: Decimal | None) -> int | None:
 
 
 def buckets_of(caller: Caller, at: float) -> tuple[Bucket, ...]:
-    """Return the budgets that pay for a run at a time, in seconds since the epoch."""
+    """Return the budgets that pay for a run; `at` is its time in seconds since the epoch."""
     day = utc_day(at)
     return tuple(
         Bucket(account, period, cap)
@@ -183,7 +183,7 @@ class Admission:
     is_settled: bool = False
     """Whether the run was passed to the store, which settles its reservation."""
     is_durable: bool = False
-    """Whether an unsettled reservation is kept for the next process that resumes the run."""
+    """Whether another process resumes the run, so that an unsettled reservation is kept."""
     key_work: KeyWork | None = None
     """The run as watched by `KeyWatch`; None before it begins, or without a key."""
     reserved_budget: ReservedBudget | None = None
@@ -239,6 +239,7 @@ class AdmissionController:
                 budgets cannot be read; nothing is held.
         """
         admission.charge = RunCharge(tenant=caller.tenant, key=caller.key, at=time())
+        admission.is_durable = durable
         if caller.key is None:
             return
         key = caller.key
@@ -251,7 +252,7 @@ class AdmissionController:
                     windows = await self._take_rates(caller, key, expected)
                     admission.headers = {n: v for w in windows for n, v in w.headers().items()}
                     admission.taken_tokens = windows[-1].taken if expected else None
-                admission.expected_tokens, admission.is_durable = expected, durable
+                admission.expected_tokens = expected
                 await self._reserve_budget(admission, caller, call, bound_cost=bound_cost)
             except BaseException:
                 await self._leave_concurrency(key, admission)
@@ -475,7 +476,7 @@ class PreparedCall:
                 headers["x-batuta-ignored"] = ", ".join(ignored)
         options = self.call.options
         if options is not NO_OPTIONS and (lowered := options.lowered_limits(self.limits)):
-            headers["x-batuta-lowered"] = ", ".join(f"{n}={v:g}" for n, v in lowered.items())
+            headers["x-batuta-lowered"] = ", ".join(f"{n}={v:.15g}" for n, v in lowered.items())
         return headers
 
     def error_for(self, run: Run) -> APIError | None:

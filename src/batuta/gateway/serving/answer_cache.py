@@ -10,6 +10,7 @@ import hashlib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from time import time
 from typing import Any, Protocol, final
 
@@ -31,6 +32,7 @@ from batuta.core import (
 )
 from batuta.errors import StoreError
 from batuta.gateway.serving.similar_questions import SimilarQuestions, comparable_question
+from batuta.offload.threads import read_off_loop
 from batuta.store import Store
 from batuta.usage import ZERO_COST, ZERO_USAGE
 
@@ -193,7 +195,7 @@ class RepeatedAnswers:
 
     async def find(self, call: RepeatableCall) -> EarlierAnswer:
         """Look up a stored run that answered an equal or similar call."""
-        found = EarlierAnswer(await self._read(call, call.digest()), "hit")
+        found = EarlierAnswer(await self._read(call, await _compute_digest(call)), "hit")
         if found.run is None:
             found = EarlierAnswer(await self._find_similar(call), "similar")
         if found.run is None:
@@ -206,9 +208,10 @@ class RepeatedAnswers:
         """Add the run to the cache, if its answer can be returned again; see `is_repeatable`."""
         if is_repeatable(run):
             seconds = self.options.seconds
-            await self._index.put(call.tenant, call.digest(), run.id, seconds)
+            await self._index.put(call.tenant, await _compute_digest(call), run.id, seconds)
             if (comparable := self._comparable(call)) is not None:
-                await self._index.put(call.tenant, call.digest(comparable[0]), run.id, seconds)
+                digest = await _compute_digest(call, comparable[0])
+                await self._index.put(call.tenant, digest, run.id, seconds)
 
     async def _read(self, call: RepeatableCall, digest: bytes) -> Run | None:
         """Return the run with this digest, if its answer can be returned again."""
@@ -227,7 +230,7 @@ class RepeatedAnswers:
         comparable = self._comparable(call)
         if self._similar is None or comparable is None:
             return None
-        run = await self._read(call, call.digest(comparable[0]))
+        run = await self._read(call, await _compute_digest(call, comparable[0]))
         earlier = comparable_question(run.header.question) if run is not None else None
         if earlier is None or not await self._similar.are_similar(comparable[1], earlier[1]):
             return None
@@ -246,6 +249,11 @@ class RepeatedAnswers:
     async def close(self) -> None:
         """Close the connections."""
         await self._index.close()
+
+
+async def _compute_digest(call: RepeatableCall, core: Question | None = None) -> bytes:
+    """Return the call's digest, computed in a thread if the conversation is large."""
+    return await read_off_loop(call.question.messages, partial(call.digest, core))
 
 
 def is_repeatable(run: Run) -> bool:

@@ -7,6 +7,7 @@ import re
 from batuta.core import Failure, Outcome, Request, Run
 from batuta.core.redaction import clean_message, first_words
 from batuta.core.token_estimate import estimate_request_tokens
+from batuta.gateway.access.rate_limit import retry_headers
 from batuta.gateway.errors import APIError, server_closing
 
 _MAX_MESSAGE = 500
@@ -71,7 +72,7 @@ def _limit_error(run: Run) -> APIError:
     if run.limit == "seconds":
         message = f"No answer within this run's limit of {run.header.limits.seconds:g} seconds."
         return APIError(504, "deadline_exceeded", message)
-    message = f"The run's limit on {run.limit or 'spending'} was reached before it had an answer"
+    message = f"The run reached its limit on {run.limit or 'spending'} before it had an answer"
     needed = (run.error or "").partition(": ")[2]
     message += f": {needed}." if needed else "."
     return APIError(429, "budget_exceeded", message, headers={"x-should-retry": "false"})
@@ -114,7 +115,7 @@ def _known_error(run: Run) -> APIError | None:
             return _wrong_reply_error(run)
         case "rate_limited":
             wait = _provider_wait(run)
-            headers = {} if wait is None else _retry_headers(wait)
+            headers = {} if wait is None else retry_headers(min(wait, _MAX_RETRY_SECONDS))
             return APIError(429, "rate_limit_exceeded", f"{_error_sentence(run)}.", headers=headers)
         case "circuit_open":
             return APIError(
@@ -176,13 +177,6 @@ def _start_capital(sentence: str) -> str:
 def _provider_message(run: Run) -> str:
     """Return the provider's error message, without keys and addresses."""
     return clean_message(first_words(run.error or "", _MAX_READ))[:_MAX_MESSAGE]
-
-
-def _retry_headers(seconds: float) -> dict[str, str]:
-    """Return the headers for a retry after `seconds`, or after a minute if that is less."""
-    seconds = min(seconds, _MAX_RETRY_SECONDS)
-    whole = max(1, -int(-seconds // 1))
-    return {"retry-after": str(whole), "retry-after-ms": str(int(seconds * 1000))}
 
 
 _MIN_TOKENS = 16

@@ -190,8 +190,9 @@ class RunService:
             APIError: the call cannot run; nothing was executed or sent to the client.
             StoreError: the database fails, and the call needs it.
         """
-        await load_served_model(self._catalogue, call.model)
         call = await self._complete_call(call, caller)
+        # Nothing is awaited from here to `prepare`: a reload would unload the method again.
+        await load_served_model(self._catalogue, call.model)
         prepared_call = self._preparer.prepare(call, caller, run_id or new_run_id())
         kind = prepared_call.auxiliary
         is_kept = not call.options.dry_run and kind is None
@@ -208,9 +209,9 @@ class RunService:
             prepared_call = await self._find_earlier(prepared_call)
             if prepared_call.served_model.explore is not None:
                 prepared_call = await self._choose_arm(prepared_call)
-        prepared_call = self._conduct_in_session(prepared_call, call)
         admission = prepared_call.admission
         try:
+            prepared_call = self._conduct_in_session(prepared_call, call)
             await self._admission.admit(
                 caller,
                 call,
@@ -592,14 +593,11 @@ class RunService:
 
     def _estimate_alone(self, prepared: PreparedCall, run: Run) -> Decimal | None:
         """Estimate the dollars that the best worker alone would have cost; None if not possible."""
-        if prepared.in_session is None or prepared.earlier is not None:
+        session, call = prepared.in_session, prepared.call
+        if session is None or prepared.earlier is not None or call.options.dry_run:
             return None
-        if prepared.call.options.dry_run:
-            return None
-        question, rules = prepared.call.question, self._catalogue.session_rules
-        return self._sessions.estimate_alone(
-            prepared.in_session, run, question, prepared.pool, rules
-        )
+        rules = self._catalogue.session_rules
+        return self._sessions.estimate_alone(session, run, call.question, prepared.pool, rules)
 
     def _count_run(self, prepared: PreparedCall, run: Run) -> None:
         """Report the run to exploration, metrics, spans and the memories of conversations."""

@@ -360,8 +360,8 @@ class Catalogue:
         Raises:
             ConfigError: the method cannot be loaded.
         """
-        model = self.resolve_model(name)
-        if model is not None and model.load is not None:
+        # Again if the settings were reloaded meanwhile.
+        while (model := self.resolve_model(name)) is not None and model.load is not None:
             loaded = model.with_method(await anyio.to_thread.run_sync(model.load))
             self.models = tuple(loaded if other is model else other for other in self.models)
 

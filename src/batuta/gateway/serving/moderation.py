@@ -15,7 +15,13 @@ from batuta.clients.openai.moderation import ModerationClient
 from batuta.core import Image, Message, Question, Role, Text
 from batuta.errors import BadRequestError, ClientError, RateLimitError
 from batuta.gateway.access.caller import Caller, caller_of
-from batuta.gateway.access.rate_limit import REQUESTS, RateLimiter, check_rate, enter_concurrency
+from batuta.gateway.access.rate_limit import (
+    REQUESTS,
+    RateLimiter,
+    check_rate,
+    enter_concurrency,
+    retry_headers,
+)
 from batuta.gateway.errors import APIError, invalid_type, invalid_value, model_not_found, not_found
 from batuta.gateway.http.body import Fields, json_response, read_fields
 from batuta.gateway.serving.admission import check_starts_runs
@@ -175,11 +181,11 @@ def _check_permissions(caller: Caller, client: ModerationClient, rules: PlanRule
 def _provider_error(error: ClientError) -> APIError:
     """Return the error for a failed call; the message contains no addresses and no keys."""
     if isinstance(error, RateLimitError):
-        wait = str(max(1, int(error.retry_after or 1)))
+        headers = retry_headers(error.retry_after or 1.0)
         message = "The moderation provider limits its rate."
-        return APIError(429, "rate_limit_exceeded", message, headers={"retry-after": wait})
+        return APIError(429, "rate_limit_exceeded", message, headers=headers)
     if isinstance(error, BadRequestError):
         message = str(error)
-        sentence = f"{message[:1].upper()}{message[1:]}."
+        sentence = f"{message[:1].upper()}{message[1:].rstrip('.')}."
         return APIError(400, "bad_request", sentence, param="input")
     return APIError(502, "upstream_error", "The moderation provider gave no usable answer.")

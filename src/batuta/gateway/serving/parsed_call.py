@@ -180,7 +180,8 @@ class RunOptions:
         allowed = {w.id for w in pool} if self.allow is None else set(self.allow)
         remaining = allowed.difference(self.deny)
         if not remaining:
-            raise invalid_value(f"{ORCHESTRATION_FIELD}.workers_allow", "no worker is left.")
+            name = "workers_deny" if self.allow is None else "workers_allow"
+            raise invalid_value(f"{ORCHESTRATION_FIELD}.{name}", "no worker is left.")
         return pool.subset(remaining)
 
 
@@ -286,7 +287,7 @@ class ParsedCall:
     previous: str = ""
     """The id of the response that this call continues; empty if there is none."""
     ignored: tuple[str, ...] = ()
-    """Top-level fields that have no effect."""
+    """Fields that have no effect, as the header `x-batuta-ignored` names them."""
     server_tools: tuple[RequestedTool, ...] = ()
     """The server's tools that the request lets the models call."""
     files: tuple[str, ...] = ()

@@ -36,7 +36,7 @@ def budget_error(found: BudgetStatus, cost_nano: int, own: int = 0) -> APIError:
     held = describe_held(found, own)
     if held:
         budget += f", of which {held}"
-    what = "its next call" if own else "this run"
+    what = "the run's next call" if own else "this run"
     cost = f"{what} may cost {needed} even with a short answer"
     if cost_nano <= left:
         message = f"{budget}, and {cost}: try again when a running request has ended."

@@ -22,7 +22,7 @@ from batuta.conductors.sessions.patterns import strongest_actor
 from batuta.conductors.sessions.review import find_reviewer
 from batuta.conductors.sessions.state import SessionRules
 from batuta.core import Limits, PlanningContext, Question, Reply, Run, Worker
-from batuta.engine import RunHooks, RunSettings, conduct, new_run_id
+from batuta.engine import Recorder, RunHooks, RunSettings, conduct, new_run_id
 from batuta.errors import StoreError
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.cost_bound import bound_first_calls
@@ -173,28 +173,35 @@ class ShadowRuns:
         taken, bucket = usd_to_nano(bound), case.bucket
         if not await self._store.exploration.take(bucket, taken):
             return None
-        run = await conduct(
-            question,
-            single_worker(worker.id),
-            pool,
-            prepared.clients,
-            limits=replace(limits, usd=float(bound)),
-            settings=case.settings,
-            hooks=RunHooks(run_id=new_run_id(), model=prepared.served_model.name),
-        )
-        with anyio.CancelScope(shield=True):
-            charge = RunCharge(tenant=SHADOW_TENANT)
-            await self._store.append(run, SHADOW_TENANT, keep=False, charge=charge)
-            await self._store.exploration.give_back(bucket, taken - run_nano(run))
-        return run
+        recorder, model = Recorder(), prepared.served_model.name
+        try:
+            return await conduct(
+                question,
+                single_worker(worker.id),
+                pool,
+                prepared.clients,
+                limits=replace(limits, usd=float(bound)),
+                settings=case.settings,
+                hooks=RunHooks(run_id=new_run_id(), model=model, recorder=recorder),
+            )
+        finally:  # a comparison that is cancelled has a cost too
+            if recorder.ended is not None:
+                run = recorder.run()
+                with anyio.CancelScope(shield=True):
+                    charge = RunCharge(tenant=SHADOW_TENANT)
+                    await self._store.append(run, SHADOW_TENANT, keep=False, charge=charge)
+                    await self._store.exploration.give_back(bucket, taken - run_nano(run))
 
 
 def _is_comparable(prepared: PreparedCall, run: Run) -> bool:
-    """Return True if the run answered a turn of a session with a new text that may be stored."""
-    session = prepared.in_session
-    if session is None or not session.thread or not prepared.call.store:
+    """Return True if the run answered a turn of a session with a new text that may be stored.
+
+    With the server's tools a comparison would run programs and searches again.
+    """
+    session, call = prepared.in_session, prepared.call
+    if session is None or not session.thread or not call.store or call.server_tools:
         return False
-    if prepared.earlier is not None or prepared.approvals or prepared.call.options.dry_run:
+    if prepared.earlier is not None or prepared.approvals or call.options.dry_run:
         return False
     return run.reply is not None and not run.reply.tool_calls
 

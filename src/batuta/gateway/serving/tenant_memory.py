@@ -226,10 +226,9 @@ class LocalSessions:
 
 
 REASONING_SIGNATURE = "batuta-reasoning"
-"""The signature of reasoning that this server sent; with a provider's signature, its beginning.
+"""The signature of plain reasoning that this server sent; a thought's signature begins with it.
 
-The model and the provider's signature follow then. Thoughts with other signatures are not sent back
-to a worker."""
+Thoughts with other signatures are not sent back to a worker."""
 MAX_REMEMBERED_BYTES = 32 << 20
 """Approximate maximum of remembered reasoning; the largest tenant's oldest is evicted first.
 

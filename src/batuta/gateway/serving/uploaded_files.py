@@ -223,16 +223,14 @@ class UploadedFiles:
         return replace(call, server_tools=tuple(requested_tools))
 
     async def _find_earlier(self, call: ParsedCall, caller: Caller) -> list[str]:
-        """Return the ids of files of earlier turns that fit besides the files named now.
+        """Return the ids of files of earlier turns that fit besides those now given to programs.
 
         Of several files with the same name, only the newest is returned.
         """
         if self._store is None or caller.role is CallerRole.ADMIN:
             return []
-        named = {
-            *call.files,
-            *(file_id for requested in call.server_tools for file_id in requested.file_ids),
-        }
+        tools = [each for each in call.server_tools if each.tool == CODE_INTERPRETER]
+        named = {*call.files, *(file_id for tool in tools for file_id in tool.file_ids)}
         heads = await self._store.files.heads((*named, *call.earlier_files), caller.tenant)
         existing = [heads[file_id] for file_id in named if file_id in heads]
         names, size = {file.name for file in existing}, sum(file.size for file in existing)
