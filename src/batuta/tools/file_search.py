@@ -39,7 +39,7 @@ LOOK_SECONDS = 60.0
 ENCODE_SECONDS = 5.0
 """Seconds per search for encoding passages of the folder that lack vectors."""
 _BATCH_FILES = 100
-"""Number of files that are read and indexed together."""
+"""Number of a tenant's files that are read and indexed together."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -116,10 +116,10 @@ class FolderIndex:
     async def _refresh(self) -> None:
         """Index new and changed files, and drop deleted ones."""
         present = await run_sync(_list_files, self._folder)
-        changed = [name for name, at in present.items() if self._seen.get(name) != at]
-        for at in range(0, len(changed), _BATCH_FILES):
-            texts = [(name, await self._read(name)) for name in changed[at : at + _BATCH_FILES]]
-            await run_sync(self._index.add, texts)
+        for name, changed_at in present.items():
+            if self._seen.get(name) != changed_at:
+                await run_sync(self._index.add, [(name, await self._read(name))])
+                self._seen[name] = changed_at  # kept if the search ends at its time limit
         await run_sync(self._index.keep_only, present.keys())
         self._seen = present
 
