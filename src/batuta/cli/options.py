@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import getpass
 import inspect
+import re
+import sys
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
 from typing import Annotated, Any, ClassVar, TypeVar, cast, get_args, get_type_hints
+from urllib.parse import urlsplit
 
 import typer
 from typer.models import ParameterInfo
 
 from batuta.clients.providers import LOCAL
+from batuta.errors import ConfigError
 
 ACCESS_PANEL = "Access"
 BASELINES_PANEL = "Baselines"
@@ -43,6 +47,8 @@ MOST_USD = 1e9
 MOST_SECONDS = 1e9
 """Maximum time limit; a longer or infinite limit is a mistake."""
 _JSON_HELP = "Print JSON on stdout."
+_DATABASE = re.compile(r"(postgres[\w+]*://)(?:\S*@)?([^\s?]*)\S*")
+"""The URL of a database; both its user and its options may come with a password."""
 
 Json = Annotated[bool, typer.Option("--json", help=_JSON_HELP)]
 JsonOutput = Annotated[bool, typer.Option("--json", help=_JSON_HELP, rich_help_panel=OUTPUT_PANEL)]
@@ -114,6 +120,25 @@ class PoolOptions:
             from batuta.cli.model_pulls import offer_models  # noqa: PLC0415 - rarely needed
 
             offer_models(self.pool or "", yes=self.yes)
+
+
+def check_url(option: str, url: str) -> None:
+    """Check that an option's value is a web URL.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    try:
+        is_url = url.startswith(("http://", "https://")) and urlsplit(url).hostname
+    except ValueError:  # an invalid IPv6 address
+        is_url = False
+    if not is_url:
+        raise ConfigError(f"{option}: {url[:80]} is not a URL, such as http://127.0.0.1:8765")
+
+
+def command_line() -> list[str]:
+    """Return the words of this command as records keep them, without database passwords."""
+    return ["batuta", *(_DATABASE.sub(r"\1\2", word) for word in sys.argv[1:])]
 
 
 def command_actor() -> str:
