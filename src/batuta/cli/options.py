@@ -9,8 +9,7 @@ from __future__ import annotations
 import getpass
 import inspect
 import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
@@ -48,7 +47,7 @@ MOST_SECONDS = 1e9
 """Maximum time limit; a longer or infinite limit is a mistake."""
 _JSON_HELP = "Print JSON on stdout."
 _DATABASE = re.compile(r"(postgres[\w+]*://)(?:\S*@)?([^\s?]*)\S*")
-"""The URL of a database; both its user and its options may come with a password."""
+"""The URL of a database, with a password in front of the host or among the options."""
 
 Json = Annotated[bool, typer.Option("--json", help=_JSON_HELP)]
 JsonOutput = Annotated[bool, typer.Option("--json", help=_JSON_HELP, rich_help_panel=OUTPUT_PANEL)]
@@ -82,19 +81,19 @@ RayProcesses = Annotated[
 ]
 
 
+POOL_HELP = (
+    "rehearsal, local, discover (keys, local servers, pulled models), or a TOML file; default: "
+    "BATUTA_CONFIG, else ./batuta.toml, else what is found."
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolOptions:
     """Options for the pool and its conductor."""
 
     panel: ClassVar = POOL_PANEL
 
-    pool: Annotated[
-        str | None,
-        typer.Option(
-            help="rehearsal, local, discover (keys, local servers, pulled models), or a TOML file; "
-            "default: BATUTA_CONFIG, else ./batuta.toml, else what is found."
-        ),
-    ] = None
+    pool: Annotated[str | None, typer.Option(help=POOL_HELP)] = None
     conductor: Annotated[
         str | None,
         typer.Option(
@@ -136,9 +135,9 @@ def check_url(option: str, url: str) -> None:
         raise ConfigError(f"{option}: {url[:80]} is not a URL, such as http://127.0.0.1:8765")
 
 
-def command_line() -> list[str]:
-    """Return the words of this command as records keep them, without database passwords."""
-    return ["batuta", *(_DATABASE.sub(r"\1\2", word) for word in sys.argv[1:])]
+def hide_passwords(words: Iterable[str]) -> list[str]:
+    """Return the words of a command without the users, passwords and options of databases."""
+    return [_DATABASE.sub(r"\1\2", word) for word in words]
 
 
 def command_actor() -> str:

@@ -72,10 +72,10 @@ class Session:
         """Store the arguments; the pool is opened on entering the context.
 
         Args:
-            pool: a TOML file, `discover` (keys and local servers), `rehearsal` (simulated
-                workers), or your own `Pool` together with its `clients`. None: the file that
-                BATUTA_CONFIG names, else `batuta.toml` in the current folder, else the workers
-                for which the environment has keys.
+            pool: a TOML file, `discover` (keys, local servers, pulled models), `rehearsal`
+                (simulated workers), or your own `Pool` together with its `clients`. None: the
+                pool that BATUTA_CONFIG names, else `batuta.toml` in the current folder, else
+                `discover`.
             conductor: a name as in `batuta ask --conductor`, or your own conductor. None: the
                 conductor of the settings; with your own `Pool`, the best single worker answers.
             clients: the client of each worker of a `Pool`.

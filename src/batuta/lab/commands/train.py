@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic
@@ -17,8 +18,8 @@ from rich.table import Table
 from batuta.cli.json_output import print_json
 from batuta.cli.options import (
     SimulatedQuestions,
-    command_line,
     format_example,
+    hide_passwords,
     with_option_groups,
 )
 from batuta.cli.progress import open_progress_bars
@@ -450,7 +451,7 @@ def _train_policy(settings: TrainSettings, options: ConductorTrainingOptions) ->
 
         folder = train_conductor(
             settings,
-            command_line(),
+            hide_passwords(sys.argv),
             show_progress,
             resume=start.resume,
             checkpoint=start.checkpoint,
