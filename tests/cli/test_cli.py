@@ -216,6 +216,7 @@ def test_outside_its_world_it_says_so(batuta):
         (["runs", "list", "--bogus"], 2, "there is no option --bogus; see: batuta runs list"),
         (["keys", "create", "x", "--max-cost", "a"], 2, "--max-cost is not a number of dollars"),
         (["keys", "budget", "x", "--per-day", "-1"], 2, "--per-day is not a number of dollars"),
+        (["keys", "create", "x", "--expires", "9" * 400 + "d"], 2, "is not a duration below 100"),
         (["ask", "q", "--conductor", "violla"], 2, "did you mean viola?"),
         (["ask", "q", "--pool", "rehersal"], 2, "no file rehersal; did you mean rehearsal?"),
         (["keys", "spend", "--since", "x"], 2, "--since must be a day such as 2026-11-21, not 'x'"),
@@ -276,6 +277,17 @@ def test_a_question_that_a_policy_refuses_has_no_answer(batuta, tmp_path):
     )
     done = batuta("ask", "Longer than that.", "--conductor", "best")
     assert done.returncode == 1 and not done.stdout and "short" in done.stderr.splitlines()[-1]
+
+
+def test_a_policy_refuses_a_replay_too(batuta, tmp_path):
+    batuta("ask", SUM)
+    run = json.loads(batuta("runs", "list", "--json").stdout)[0]
+    (tmp_path / "policy.toml").write_text(
+        "".join(f"[[workers]]\nid='{name}'\nmodel='m'\nbase_url='http://127.0.0.1:9/v1'\n" for name in run["workers"])
+        + "[[policies]]\nname='short'\nkind='size'\non=['input']\naction='block'\nmax_characters=5"
+    )  # fmt: skip
+    done = batuta("runs", "replay", run["id"], "--pool", "policy.toml")
+    assert not done.stdout and "short" in done.stderr.splitlines()[-1]
 
 
 TOOLS_DOWN = """

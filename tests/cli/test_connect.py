@@ -138,6 +138,19 @@ async def test_what_was_changed_since_stays(batuta, tmp_path):
     assert found == {**tomllib.loads(BEFORE["codex"]), "projects": {"/x": {"trust_level": "trusted"}}}  # fmt: skip
 
 
+@pytest.mark.parametrize("before", ["", "approval_policy = 'never'\n"])
+async def test_edits_between_two_connections_outlive_the_undo(batuta, tmp_path, before):
+    file = written(tmp_path, "codex", before)
+    if not before:
+        file.unlink()
+    async with server() as app_state:
+        await batuta("connect", "codex", "--url", app_state.url)
+        file.write_bytes(file.read_bytes() + b"[tui]\nmodel = 1\n")
+        await batuta("connect", "codex", "--url", app_state.url)
+    assert (await batuta("connect", "codex", "--undo"))[0] == 0
+    assert file.read_text() == f"{before}[tui]\nmodel = 1\n"
+
+
 async def test_an_undo_leaves_settings_that_are_no_text(batuta, tmp_path):
     file = written(tmp_path, "codex", BEFORE["codex"])
     async with server() as app_state:
@@ -177,8 +190,10 @@ async def test_a_server_that_cannot_answer_changes_nothing(batuta, tmp_path):
         )
         assert code == 2 and "nobody" in said and "nothing was written" in said
     assert file.read_bytes() == BEFORE["claude"].encode()
-    code, _, said = await batuta("connect", "claude", "--url", "server:1")
-    assert code == 2 and "is not a URL" in said
+    for url in ("server:1", "http://", "http://[bad"):
+        for command in (["connect", "claude", "--url"], ["open", "run_1", "--server"]):
+            code, _, said = await batuta(*command, url)
+            assert (code, said.count("\n")) == (2, 1) and "is not a URL" in said
 
 
 @pytest.mark.parametrize("client", CLIENTS)

@@ -65,6 +65,11 @@ def test_what_stands_in_brackets_is_shown(path):
         assert re.findall(r"\[([a-z_.]+)\]", Text.from_markup(text).plain) == named, text
 
 
+@pytest.mark.parametrize("path", COMMANDS)
+def test_the_lines_of_a_paragraph_are_broken_by_the_terminal(path):
+    assert re.search(r"(?<!\n)\n(?!\n)", COMMANDS[path].help or "") is None
+
+
 def test_a_shell_completes_commands_and_options(command_line, tmp_path):
     def complete(words):
         environ = {**os.environ, "_BATUTA_COMPLETE": "complete_bash", "COMP_WORDS": words,

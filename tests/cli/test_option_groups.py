@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from batuta.cli.options import with_option_groups
+from batuta.cli.options import hide_passwords, with_option_groups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,3 +63,15 @@ def test_two_groups_with_the_same_option_are_refused():
 
     with pytest.raises(ValueError, match="duplicate parameter name: 'calls'"):
         with_option_groups(command)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("postgresql://ada:p@ss@db:5432/runs?sslmode=on&password=x", "postgresql://db:5432/runs"),
+        ("--journal=postgresql+psycopg://ada:pass@db/runs", "--journal=postgresql+psycopg://db/runs"),
+        ("mine.jsonl", "mine.jsonl"),
+    ],
+)  # fmt: skip
+def test_a_record_of_the_command_has_no_password(given, kept):
+    assert hide_passwords(["batuta", "eval", given]) == ["batuta", "eval", kept]

@@ -143,6 +143,8 @@ def test_a_report_names_what_it_cites_and_nobody_read():
         "T", f"A claim ({read}).", [read]
     )
     assert cited_addresses(f"({read}). [x]({made_up}) {read}") == (read, made_up)
+    paired = "https://en.wikipedia.org/wiki/Mercury_(planet)"
+    assert cited_addresses(f"[x]({paired}), ({paired}) and {paired}.") == (paired,)
 
 
 def test_a_deck_needs_nothing_else_and_runs_nothing():

@@ -169,6 +169,41 @@ async def test_tools_are_run_for_the_workers_until_there_is_an_answer():
     assert waiting.outcome is Outcome.WAITING and waiting.reply.tool_calls[0].name == "weather"
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_tool_that_returns_no_text_is_an_error_of_the_program(is_async):
+    async def run_later(_):
+        return {"celsius": -3}
+
+    pool, clients = one_worker(lambda _: Reply(text="", tool_calls=(ToolCall(id="1", name="weather", arguments="{}"),), finish=Finish.TOOL_CALLS, usage=Usage(calls=1, input=5, output=1)))  # fmt: skip
+    tools = [Tool(name="weather", description="The weather.", parameters={"type": "object"})]
+    run_tool = run_later if is_async else lambda _: {"celsius": -3}
+    async with batuta.open(pool, clients=clients) as session:
+        with pytest.raises(TypeError, match=r"must return a string, not \{'celsius': -3\}"):
+            await session.ask("How cold is it in Oslo?", tools=tools, run_tool=run_tool)
+
+
+def test_a_session_is_made_outside_of_an_event_loop():
+    pool, clients = one_worker(lambda _: "42")
+    session = batuta.open(pool, clients=clients)
+
+    async def ask():
+        async with session:
+            return await session.ask("6 x 7?")
+
+    assert anyio.run(ask).answer == "42"
+
+
+async def test_a_stream_is_read_once_and_its_options_are_checked():
+    pool, clients = one_worker(lambda _: "42")
+    async with batuta.open(pool, clients=clients) as session:
+        stream = session.stream("6 x 7?")
+        assert [event async for event in stream] and stream.run.answer == "42"
+        with pytest.raises(RuntimeError, match="only once"):
+            _ = [event async for event in stream]
+        with pytest.raises(TypeError, match="on_event must be an async function"):
+            _ = [event async for event in session.stream("6 x 7?", on_event=5)]
+
+
 async def test_a_workflow_by_hand_and_a_conductor_of_ones_own():
     flow = batuta.Workflow(
         (

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import inspect
 import os
 import re
 import signal
@@ -31,6 +32,7 @@ from batuta.rendering.terminal import escape_logs, write_error, write_output
 if TYPE_CHECKING:
     from typer._click import Command, Context
 
+_LINE_END = re.compile(r"(?<!\n)\n(?!\n)")
 _HINT = re.compile(r"^Invalid value for (.+?): ")
 
 
@@ -124,20 +126,25 @@ class PluginCommand:
 
 
 def _in_panel(command: Command, panel: str) -> Command:
-    """Set the panel in which rich lists the command, and hide the types of its flags."""
+    """Set the panel in which rich lists the command, and prepare its help for rich."""
     command.rich_help_panel = panel or None  # pyright: ignore[reportAttributeAccessIssue]
-    _hide_types_of_flags(command)
+    _prepare_help(command)
     return command
 
 
-def _hide_types_of_flags(command: Command) -> None:
-    """Remove the `<bool>` that the help would show after each flag, also of subcommands."""
+def _prepare_help(command: Command) -> None:
+    """Hide the types of flags and join the lines of a paragraph, also for subcommands.
+
+    Rich would keep the line ends of a docstring, in a terminal of any width.
+    """
     _hide_types(command.get_params(typer.Context(command)))
+    command.help = command.help and _LINE_END.sub(" ", inspect.cleandoc(command.help))
     for below in getattr(command, "commands", {}).values():
-        _hide_types_of_flags(below)
+        _prepare_help(below)
 
 
 def _hide_types(options: Iterable[Any]) -> None:
+    """Remove the `<bool>` that the help would show after each flag."""
     for option in options:
         if getattr(option, "is_flag", False) and option.metavar is None:
             option.metavar = ""
@@ -250,7 +257,7 @@ class BatutaCommands(TyperGroup):
 app = typer.Typer(
     cls=BatutaCommands,
     name="batuta",
-    help="A conductor of language models: a question becomes a workflow run by a pool.",
+    help="A conductor of language models, which answers a question by a workflow over a pool.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

@@ -276,7 +276,7 @@ class _AskedQuestion:
 
 
 async def _run_question(asked: _AskedQuestion) -> Run:
-    """Run the question and show the run on stderr, live on a terminal; with JSON show nothing."""
+    """Run the question; unless JSON is wanted, show the run on stderr, live on a terminal."""
     console = open_console(stderr=True)
     display = RunDisplay(asked.headline)
     if asked.options.output.json:

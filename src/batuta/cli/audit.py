@@ -98,8 +98,9 @@ def verify_trail(
         summary = {"records": verdict.records, "head": head}
         print_json({**summary, "broken_at": verdict.broken_at, "reason": verdict.reason})
     elif verdict.broken_at is None:
+        count = f"{format_count(verdict.records)} record{'' if verdict.records == 1 else 's'}"
         newest = f"; the newest is {head}" if head else ""
-        write_output(f"the trail is intact: {format_count(verdict.records)} records{newest}\n")
+        write_output(f"the trail is intact: {count}{newest}\n")
     else:
         write_error(
             f"batuta: the trail is broken at record {verdict.broken_at}: {verdict.reason}\n"

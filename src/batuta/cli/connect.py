@@ -18,7 +18,7 @@ import anyio
 import typer
 
 from batuta.cli.connect_settings import AGENTS, Agent, Connection, question_body
-from batuta.cli.options import BUDGET_PANEL, command_actor
+from batuta.cli.options import BUDGET_PANEL, check_url, command_actor
 from batuta.clients import HttpTransport
 from batuta.clients.http_target import NO_KEY, HttpTarget, Secret
 from batuta.config.load import store_target
@@ -43,7 +43,7 @@ class ConnectRecord:
     written: str
     """The SHA-256 of the settings that were written."""
     existed: bool
-    """Whether the file existed before the agent was first connected."""
+    """Whether the file existed, or had settings of its own, before the agent was connected."""
     mode: int
     """The permissions of the file before; for a new file, reading and writing by its owner."""
     key_id: str = ""
@@ -80,7 +80,7 @@ class ClientSettings:
 
     @property
     def backup(self) -> Path:
-        """The copy of the file made before it was first changed."""
+        """The copy of the file without Batuta's settings, made at each `batuta connect`."""
         return self.file.with_name(self.file.name + BACKUP)
 
     def changed_text(self, to: Connection) -> str:
@@ -115,8 +115,8 @@ class ClientSettings:
         Raises:
             ConfigError: the settings cannot be read, changed or written.
         """
-        text = self.changed_text(to).encode()
-        existed = self.record.existed if self.record else self.file.exists()
+        text, before = self.changed_text(to).encode(), self._text_before()
+        existed = bool(before) or (self.record.existed if self.record else self.file.exists())
         mode = self.record.mode if self.record else _mode_of(self.file)
         record = ConnectRecord(
             file=str(self.file),
@@ -127,8 +127,8 @@ class ClientSettings:
             url=to.url,
         )
         try:
-            if existed and self.record is None:
-                _write_file(self.backup, _read_bytes(self.file), mode & _OWNER_ONLY)
+            if existed:
+                _write_file(self.backup, before, mode & _OWNER_ONLY)
             _write_file(self._record_path, json.dumps(asdict(record)).encode(), _OWNER_ONLY)
             _write_file(self.file, text, _OWNER_ONLY | (mode & 0o700))
         except OSError as error:
@@ -274,8 +274,7 @@ def connect_command(
 
 
 def _plain_url(url: str) -> str:
-    if not url.startswith(("http://", "https://")) or not urlsplit(url).hostname:
-        raise ConfigError(f"--url: {url[:80]} is not a URL: begin it with http:// or https://")
+    check_url("--url", url)
     return url.rstrip("/").removesuffix("/v1")
 
 
@@ -287,11 +286,11 @@ async def _set_up_agent(
     A key that was created for an earlier connection is revoked.
     """
     old = settings.record
-    async with HttpTransport(idle=_SECONDS) as http, _find_key(http, agent, to, per_day) as made:
-        key, key_id = made
-        to = Connection(url=to.url, model=to.model, key=key)
-        await _ask_once(http, agent, to, is_new=bool(key_id))
-        settings.write(to, key_id)
+    async with HttpTransport(idle=_SECONDS) as http:
+        async with _find_key(http, agent, to, per_day) as (key, key_id):
+            to = Connection(url=to.url, model=to.model, key=key)
+            await _ask_once(http, agent, to, is_new=bool(key_id))
+            settings.write(to, key_id)
         if old and old.key_id:
             await _revoke_key(http, old.url, old.key_id)
     limit = f", with the new key {key_id} for at most ${per_day} a day" if key_id else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -189,7 +190,7 @@ def _print_found(found: Discovery, checks: dict[WorkerId, WorkerCheck]) -> None:
 
 
 def _print_next(out: Path, specs: list[WorkerSpec]) -> None:
-    at = "" if out == Path(DEFAULT_FILE) else f" --pool {out}"
+    at = "" if out == Path(DEFAULT_FILE) else f" --pool {shlex.quote(str(out))}"
     best = Pool(tuple(spec.worker for spec in specs)).ranked()[0].id
     commands = {
         f'batuta ask{at} "…" --plan': "the workflow, and what it is expected to cost",
@@ -199,6 +200,6 @@ def _print_next(out: Path, specs: list[WorkerSpec]) -> None:
     width = max(map(len, commands))
     lines = "".join(f"  {command:<{width}}   {about}\n" for command, about in commands.items())
     write_error(
-        f"\n{out} has {_worker_count_text(specs)}. {best} writes the workflows and is "
-        f"batuta-mini: change it under [conductor] and [mini].\n\nNext:\n{lines}"
+        f"\n{out} has {_worker_count_text(specs)}. {best} writes the workflows and "
+        f"answers as batuta-mini: change this under [conductor] and [mini].\n\nNext:\n{lines}"
     )

@@ -41,6 +41,7 @@ app = typer.Typer(help="API keys, their limits and budgets.", no_args_is_help=Tr
 DEFAULT_TENANT = "default"
 """The tenant of a key that is created without one."""
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_MOST_SECONDS = 36500 * 86400.0
 _OPTION_OF = {
     "models": "--model",
     "workers_allow": "--allow",
@@ -432,9 +433,12 @@ def _format_amount(usd: Decimal | None) -> str:
 
 def _parse_seconds(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
-    if not match:
-        raise ConfigError(f"{text!r:.40} is not a duration: write 90s, 15m, 12h or 30d")
-    return float(match[1]) * _UNIT_SECONDS[match[2] or "s"]
+    seconds = float(match[1]) * _UNIT_SECONDS[match[2] or "s"] if match else _MOST_SECONDS
+    if seconds >= _MOST_SECONDS:
+        raise ConfigError(
+            f"{text!r:.40} is not a duration below 100 years: write 90s, 15m, 12h or 30d"
+        )
+    return seconds
 
 
 def _expiry_time(text: str | None) -> float | None:

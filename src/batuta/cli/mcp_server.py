@@ -58,6 +58,7 @@ def mcp_command(
     """Offer ask, plan and runs to an MCP host: over stdin and stdout, or HTTP with --port."""
     if find_spec("mcp") is None:
         raise ConfigError(f"batuta mcp needs the package mcp: {install_hint('mcp')}")
+    pool.pull_missing()
     if port is None:
         anyio.run(_serve_stdio, pool.pool, pool.conductor, max_cost)
     else:
@@ -72,7 +73,6 @@ def _serve_http(host: str, port: int, pool: PoolOptions, max_cost: float | None)
     from batuta.gateway.telemetry.logs import start_logs  # noqa: PLC0415
     from batuta.store.process_lock import lock_server_store  # noqa: PLC0415
 
-    pool.pull_missing()
     start_logs(LogFormat.QUIET)
     options = ServeOptions(
         pool=pool.pool,

@@ -21,7 +21,7 @@ from batuta.rendering.terminal import write_error
 def offer_models(pool: str, *, yes: bool) -> None:
     """Pull what `--pool local` needs, after asking unless `yes`.
 
-    If no model is named, nothing is pulled as soon as one model is there.
+    If no model is named and one is there already, nothing is pulled.
 
     Raises:
         ConfigError: a name is unknown, the user declines, or stdin is not a terminal and `yes` is

@@ -9,9 +9,9 @@ from urllib.parse import quote
 import anyio
 import typer
 
+from batuta.cli.options import check_url
 from batuta.cli.runs import RunArgument, load_summary
 from batuta.config.load import store_target
-from batuta.errors import ConfigError
 from batuta.rendering.terminal import write_output
 
 _DEFAULT_SERVER = "http://127.0.0.1:8765"
@@ -27,10 +27,7 @@ def open_command(
     ] = False,
 ) -> None:
     """Open a stored run on the web page of a running `batuta serve`."""
-    if not server.startswith(("http://", "https://")):
-        raise ConfigError(
-            f"--server: {server[:80]} is not a URL: begin it with http:// or https://"
-        )
+    check_url("--server", server)
     summary = anyio.run(load_summary, run_id, store_target())
     address = f"{server.rstrip('/')}/ui/runs/{quote(summary.id, safe='')}"
     write_output(f"{address}\n")

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import getpass
 import inspect
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
 from typing import Annotated, Any, ClassVar, TypeVar, cast, get_args, get_type_hints
+from urllib.parse import urlsplit
 
 import typer
 from typer.models import ParameterInfo
 
 from batuta.clients.providers import LOCAL
+from batuta.errors import ConfigError
 
 ACCESS_PANEL = "Access"
 BASELINES_PANEL = "Baselines"
@@ -43,6 +46,8 @@ MOST_USD = 1e9
 MOST_SECONDS = 1e9
 """Maximum time limit; a longer or infinite limit is a mistake."""
 _JSON_HELP = "Print JSON on stdout."
+_DATABASE = re.compile(r"(postgres[\w+]*://)(?:\S*@)?([^\s?]*)\S*")
+"""The URL of a database, with a password in front of the host or among the options."""
 
 Json = Annotated[bool, typer.Option("--json", help=_JSON_HELP)]
 JsonOutput = Annotated[bool, typer.Option("--json", help=_JSON_HELP, rich_help_panel=OUTPUT_PANEL)]
@@ -76,19 +81,19 @@ RayProcesses = Annotated[
 ]
 
 
+POOL_HELP = (
+    "rehearsal, local, discover (keys, local servers, pulled models), or a TOML file; default: "
+    "BATUTA_CONFIG, else ./batuta.toml, else what is found."
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolOptions:
     """Options for the pool and its conductor."""
 
     panel: ClassVar = POOL_PANEL
 
-    pool: Annotated[
-        str | None,
-        typer.Option(
-            help="rehearsal, local, discover (keys, local servers, pulled models), or a TOML file; "
-            "default: BATUTA_CONFIG, else ./batuta.toml, else what is found."
-        ),
-    ] = None
+    pool: Annotated[str | None, typer.Option(help=POOL_HELP)] = None
     conductor: Annotated[
         str | None,
         typer.Option(
@@ -114,6 +119,25 @@ class PoolOptions:
             from batuta.cli.model_pulls import offer_models  # noqa: PLC0415 - rarely needed
 
             offer_models(self.pool or "", yes=self.yes)
+
+
+def check_url(option: str, url: str) -> None:
+    """Check that an option's value is a web URL.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    try:
+        is_url = url.startswith(("http://", "https://")) and urlsplit(url).hostname
+    except ValueError:  # an invalid IPv6 address
+        is_url = False
+    if not is_url:
+        raise ConfigError(f"{option}: {url[:80]} is not a URL, such as http://127.0.0.1:8765")
+
+
+def hide_passwords(words: Iterable[str]) -> list[str]:
+    """Return the words of a command without the users, passwords and options of databases."""
+    return [_DATABASE.sub(r"\1\2", word) for word in words]
 
 
 def command_actor() -> str:

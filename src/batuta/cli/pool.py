@@ -10,7 +10,7 @@ from rich.progress import Progress
 from rich.text import Text
 
 from batuta.cli import json_output
-from batuta.cli.options import Json, format_example
+from batuta.cli.options import POOL_HELP, Json, format_example
 from batuta.clients import HttpTransport, WorkerCheck, check_worker
 from batuta.config.load import load_config
 from batuta.config.loaded import LoadedConfig
@@ -21,14 +21,7 @@ from batuta.rendering.console import new_table, open_console, print_table
 
 app = typer.Typer(help="The workers: list them, check that they answer.", no_args_is_help=True)
 
-PoolOption = Annotated[
-    str | None,
-    typer.Option(
-        "--pool",
-        help="rehearsal, local, discover (keys, local servers, pulled models), or a TOML file; "
-        "default: BATUTA_CONFIG, else ./batuta.toml, else what is found.",
-    ),
-]
+PoolOption = Annotated[str | None, typer.Option("--pool", help=POOL_HELP)]
 
 
 @app.command("list", epilog=format_example("batuta pool list --pool discover"))

@@ -19,12 +19,11 @@ from batuta.cli.run_display import print_run
 from batuta.clients import HttpTransport, RunReplayClient
 from batuta.conductors.replay_conductor import ReplayConductor
 from batuta.config.load import find_plugged_pool, load_config, store_target
-from batuta.config.served_systems import LOCAL_TENANT
+from batuta.config.served_systems import ultra_of
 from batuta.core import Client, Failure, Outcome, Run, WorkerId
 from batuta.core.formatting import format_cost, format_count, format_seconds, format_usd
-from batuta.engine import RunHooks, RunSettings, conduct
+from batuta.engine import Recorder, RunHooks, RunSettings, conduct
 from batuta.errors import ConfigError
-from batuta.language.plan_rules import NO_RULES
 from batuta.rendering.console import new_table, open_console, print_nothing, print_table
 from batuta.rendering.terminal import write_error, write_json, write_output
 from batuta.store import RunSummary, Store, encode_run
@@ -416,9 +415,10 @@ def _require_run(found: _T | None, run_id: str) -> _T:
 
 
 async def _replay_run(run_id: str, recorded: bool, pool: str | None) -> Run:
+    """Execute the run's workflows again; store the new run, even if it is cancelled."""
     old = await _load_run(run_id, store_target())
     step_runs = ReplayConductor(old)
-    header, rules = old.header, NO_RULES
+    header, settings, recorder = old.header, RunSettings(), Recorder()
     async with HttpTransport() as http:
         clients: dict[WorkerId, Client]
         if recorded:
@@ -433,20 +433,23 @@ async def _replay_run(run_id: str, recorded: bool, pool: str | None) -> Run:
                 )
             clients = dict(loaded.clients)
             header = replace(header, pool=header.pool.subset(clients))
-            rules = loaded.plan_rules.of_tenant(LOCAL_TENANT)
-        run = await conduct(
-            header.question,
-            step_runs,
-            header.pool,
-            clients,
-            limits=header.limits,
-            seed=old.header.seed,
-            settings=RunSettings(plan_rules=rules),
-            hooks=RunHooks(model=old.header.model, parent=old.id),
-        )
-    async with Store.open(store_target()) as store:
-        await store.append(run)
-    return run
+            settings = ultra_of(loaded).settings
+        try:
+            return await conduct(
+                header.question,
+                step_runs,
+                header.pool,
+                clients,
+                limits=header.limits,
+                seed=header.seed,
+                settings=settings,
+                hooks=RunHooks(model=header.model, parent=old.id, recorder=recorder),
+            )
+        finally:
+            if recorder.ended is not None:
+                with anyio.CancelScope(shield=True):
+                    async with Store.open(store_target()) as store:
+                        await store.append(recorder.run())
 
 
 def _id_length(summaries: list[RunSummary]) -> int:

@@ -27,7 +27,7 @@ _PACKAGE = "batuta."
 def serve_calls(memory_bytes: int, idle_seconds: float) -> None:
     """Serve calls until the input ends, or no call arrives for `idle_seconds`.
 
-    On Windows the process has no limits: of memory, of CPU time, or of idle time.
+    On Windows the process has no limit on memory, CPU time or idle time.
 
     Args:
         memory_bytes: maximum address space of this process.

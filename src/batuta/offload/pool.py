@@ -1,7 +1,7 @@
 """A pool of processes, which start when they are needed and are killed when a call takes too long.
 
 Each call waits in a separate thread, so one pool can serve several event loops. If a call is
-cancelled, its process is killed. On Windows time, memory and idleness are not limited.
+cancelled, its process is killed. On Windows time, memory and idle time are not limited.
 
 `multiprocessing`, and therefore pebble, is not used: its processes run the parent's main module
 again, inherit the environment with its keys, and answer with pickles that the parent must trust.

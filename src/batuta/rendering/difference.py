@@ -14,7 +14,7 @@ from batuta.offload import (
 )
 
 MAX_CHARACTERS = 20_000
-"""Maximum number of characters of a text that are compared."""
+"""Maximum number of characters of a text that are compared word by word."""
 MAX_INLINE_CHARACTERS = 400
 """Maximum number of characters of both texts together that are compared in this process."""
 CPU_SECONDS = 1.0
@@ -37,11 +37,12 @@ async def compare_texts(one: str, other: str) -> list[DiffPiece]:
 def diff_words(one: str, other: str) -> list[DiffPiece]:
     """Return the difference in pieces: same (in both), gone (first only) or new (second only).
 
-    Two texts with very many words are not compared: the first is gone, and the second is new.
+    Texts with very many words, and what follows the first `MAX_CHARACTERS` characters, are compared
+    as a whole.
     """
     before, after = _WORDS.findall(one[:MAX_CHARACTERS]), _WORDS.findall(other[:MAX_CHARACTERS])
     if max(len(before), len(after)) > _MAX_WORDS:
-        return [("gone", one), ("new", other)]
+        return _compare_wholes(one, other)
     pieces: list[DiffPiece] = []
     matcher = SequenceMatcher(None, before, after, autojunk=False)
     for kind, start, end, first, last in matcher.get_opcodes():
@@ -53,4 +54,9 @@ def diff_words(one: str, other: str) -> list[DiffPiece]:
             pieces.append(("gone", gone))
         if new:
             pieces.append(("new", new))
-    return pieces
+    return pieces + _compare_wholes(one[MAX_CHARACTERS:], other[MAX_CHARACTERS:])
+
+
+def _compare_wholes(one: str, other: str) -> list[DiffPiece]:
+    pieces: list[DiffPiece] = [("same", one)] if one == other else [("gone", one), ("new", other)]
+    return [piece for piece in pieces if piece[1]]

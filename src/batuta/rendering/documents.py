@@ -10,7 +10,8 @@ from markupsafe import escape
 from batuta.rendering.markdown import render_markdown
 
 _BREAK = re.compile(r"^---[ \t]*$", re.MULTILINE)
-_ADDRESS = re.compile(r"https?://[^\s<>()\"'\[\]`]+")
+_IN_ADDRESS = r"[^\s<>()\"'\[\]`]"
+_ADDRESS = re.compile(rf"https?://(?:{_IN_ADDRESS}|\({_IN_ADDRESS}*\))+")
 _AFTER_ADDRESS = ".,;:!?*_"
 _HEAD = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -33,19 +34,21 @@ _DECK_STYLE = (
 def cited_addresses(text: str) -> tuple[str, ...]:
     """Return the `http:` and `https:` URLs in a text, each once, in the order of the text.
 
-    A URL ends before white space, a quote or a bracket, and has no punctuation at its end.
+    A URL ends before white space, a quote or a bracket, and has no punctuation at its end. Pairs of
+    parentheses belong to it, as in the addresses of Wikipedia.
     """
     addresses = (match[0].rstrip(_AFTER_ADDRESS) for match in _ADDRESS.finditer(text))
     return tuple(dict.fromkeys(addresses))
 
 
-def render_report(title: str, text: str, read: Collection[str]) -> str:
+def render_report(title: str, text: str, read: Collection[str], *, as_latex: bool = False) -> str:
     """Return a Markdown report as an HTML page, with a list of the cited pages not in `read`.
 
     Args:
         title: the title in the page's head; the page does not show it.
         text: the report.
         read: the URLs of the pages that were found by a search, or read, for the report.
+        as_latex: whether formulas are shown as LaTeX.
     """
     unread = [url for url in cited_addresses(text) if url not in read]
     items = "".join(f"<li><code>{escape(url)}</code></li>" for url in unread)
@@ -53,7 +56,8 @@ def render_report(title: str, text: str, read: Collection[str]) -> str:
         f'<div class="unread"><h2>Cited, but neither found nor read</h2><ul>{items}</ul></div>'
     )
     head = _HEAD.format(title=escape(title), style=_REPORT_STYLE)
-    return f"{head}{render_markdown(text)}{warning if unread else ''}</body></html>\n"
+    body = render_markdown(text, as_latex=as_latex)
+    return f"{head}{body}{warning if unread else ''}</body></html>\n"
 
 
 def render_deck(title: str, text: str) -> str:

@@ -127,6 +127,8 @@ _MAX_HIGHLIGHT_CHARACTERS = 20_000
 """Maximum number of characters of highlighted code; longer code has one colour."""
 _TOP_LEVEL = "top"
 """The key, in the parser's environment, for the level of the text's largest headings."""
+_AS_LATEX = "latex"
+"""The key, in the same environment, for whether formulas are shown as LaTeX."""
 _LANGUAGE = re.compile(r"[A-Za-z0-9_+#.-]{1,30}")
 _ADDRESS = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
 _CODE = Markup('<pre role="group" tabindex="0" aria-label="Code">')
@@ -135,11 +137,14 @@ _TABLE = '<div class="wide" role="group" tabindex="0" aria-label="Table">'
 _FORMULA_DELIMITERS = (("$$", "$$"), (r"\[", r"\]"), (r"\(", r"\)"), ("$", "$"))
 
 
-def render_markdown(text: str) -> Markup:
-    """Return the Markdown text as HTML; a text that is too long is not rendered."""
+def render_markdown(text: str, *, as_latex: bool = False) -> Markup:
+    """Return the Markdown text as HTML; a text that is too long is not rendered.
+
+    With `as_latex`, formulas are shown as LaTeX.
+    """
     if len(text) > MAX_CHARACTERS:
         return plain_text(text)
-    parser, env = _markdown_parser(), dict[str, int]()
+    parser, env = _markdown_parser(), {_AS_LATEX: int(as_latex)}
     tokens = parser.parse(text, env)
     tops = [int(token.tag[1:]) for token in tokens if token.type == "heading_open"]
     env[_TOP_LEVEL] = min(tops, default=1)
@@ -216,11 +221,11 @@ def _is_formula(text: str, start: int, end: int, opening: str) -> bool:
 
 
 def _show_formula(
-    _: RendererHTML, tokens: Sequence[Token], at: int, __: OptionsDict, ___: EnvType
+    _: RendererHTML, tokens: Sequence[Token], at: int, __: OptionsDict, env: EnvType
 ) -> str:
     token = tokens[at]
     block = token.markup in {"$$", r"\["}
-    shown = render_mathml(token.content, block=block)
+    shown = None if env[_AS_LATEX] else render_mathml(token.content, block=block)
     if shown and block:
         shown = shown.replace("<math", '<math tabindex="0"', 1)
     return shown or f"<code>{escape(token.content, quote=False)}</code>"

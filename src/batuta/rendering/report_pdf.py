@@ -25,10 +25,8 @@ _FONT_FOLDERS = (
 )
 _FACES = {"": "DejaVuSans", "B": "DejaVuSans-Bold", "I": "DejaVuSans-Oblique"}
 _BODY = re.compile(r"<body>(.*)</body>", re.DOTALL)
-_UNKNOWN_TAGS = re.compile(r"</?(?:div|span|math|annotation)\b[^>]*>|<annotation\b.*?</annotation>")
-_CODE_TAGS = re.compile(r"</?(?:pre|code)\b[^>]*>")
+_UNKNOWN_TAGS = re.compile(r"</?(?:div|span)\b[^>]*>")
 _LATIN_END = 256
-_MATH_TAGS = re.compile(r"</?m[a-z]+\b[^>]*>")
 LOST = "Some characters cannot be shown here and are replaced by question marks."
 
 
@@ -46,11 +44,12 @@ def find_font_folder() -> Path | None:
 
 
 def render_report_pdf(title: str, text: str, read: Collection[str]) -> bytes:
-    """Return a report as a PDF that ends with a list of cited pages that were not read.
+    """Return a report as a PDF that ends with a list of the cited pages not in `read`.
 
-    `read` are the URLs of the pages that were read. A text that is too long is cut.
+    `read` are the URLs of the pages that were found by a search, or read. Formulas are shown as
+    LaTeX. Of a long text, only the first `MAX_CHARACTERS` characters are rendered.
     """
-    from fpdf import FPDF  # noqa: PLC0415 - from an extra
+    from fpdf import FPDF, FontFace, TextStyle  # noqa: PLC0415 - from an extra
 
     pdf = FPDF(format="A4")
     pdf.set_title(title)
@@ -65,12 +64,16 @@ def render_report_pdf(title: str, text: str, read: Collection[str]) -> bytes:
             path = folder / f"{face}.ttf"
             pdf.add_font("Body", style, path if path.is_file() else folder / "DejaVuSans.ttf")
         pdf.set_font("Body", size=11)
-    found = _BODY.search(render_report(title, text[:MAX_CHARACTERS], read))
-    html = _MATH_TAGS.sub("", _UNKNOWN_TAGS.sub("", found[1] if found else ""))
+    found = _BODY.search(render_report(title, text[:MAX_CHARACTERS], read, as_latex=True))
+    html = _UNKNOWN_TAGS.sub("", found[1] if found else "")
     font: Any = pdf.current_font
     letters = None if folder is None else font.cmap
     shown = "".join(sign if _is_shown(letters, sign) else "?" for sign in html)
-    pdf.write_html(_CODE_TAGS.sub("", shown) + (f"<p>{LOST}</p>" if shown != html else ""))
+    family = pdf.font_family  # the default font of code lacks most scripts
+    pdf.write_html(
+        shown + (f"<p>{LOST}</p>" if shown != html else ""),
+        tag_styles={"code": FontFace(family=family), "pre": TextStyle(font_family=family)},
+    )
     return bytes(pdf.output())
 
 

@@ -45,6 +45,7 @@ def write_json(text: str) -> None:
     if not sys.stdout.encoding.lower().startswith("utf"):
         text = _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)
     sys.stdout.write(f"{escape_json_controls(text) if sys.stdout.isatty() else text}\n")
+    sys.stdout.flush()
 
 
 @final

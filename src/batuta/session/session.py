@@ -7,10 +7,12 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from inspect import isawaitable
 from pathlib import Path
-from typing import Self, Unpack, cast, final
+from typing import Any, Self, Unpack, cast, final
 
 import anyio
+from anyio.abc import TaskGroup
 
 from batuta.clients import HttpTransport
 from batuta.conductors import FixedConductor, best_single_worker
@@ -55,6 +57,8 @@ CONCURRENCY = 8
 class Session:
     """An open pool with its conductor and limits. Use it as an async context manager."""
 
+    _tasks: TaskGroup
+
     def __init__(
         self,
         pool: str | Path | Pool | None = None,
@@ -68,10 +72,10 @@ class Session:
         """Store the arguments; the pool is opened on entering the context.
 
         Args:
-            pool: a TOML file, `discover` (keys and local servers), `rehearsal` (simulated
-                workers), or your own `Pool` together with its `clients`. None: the file that
-                BATUTA_CONFIG names, else `batuta.toml` in the current folder, else the workers
-                for which the environment has keys.
+            pool: a TOML file, `discover` (keys, local servers, pulled models), `rehearsal`
+                (simulated workers), or your own `Pool` together with its `clients`. None: the
+                pool that BATUTA_CONFIG names, else `batuta.toml` in the current folder, else
+                `discover`.
             conductor: a name as in `batuta ask --conductor`, or your own conductor. None: the
                 conductor of the settings; with your own `Pool`, the best single worker answers.
             clients: the client of each worker of a `Pool`.
@@ -82,6 +86,8 @@ class Session:
             environ: the environment from which keys and settings are read.
 
         Raises:
+            ConfigError: this process's environment names a proxy or certificates that cannot be
+                used.
             ValueError: a `Pool` was given without clients, or clients without a `Pool`.
         """
         if isinstance(pool, Pool) != (clients is not None):
@@ -93,7 +99,6 @@ class Session:
         self._store = store
         self._environ = environ
         self._http = HttpTransport()
-        self._tasks = anyio.create_task_group()
         self._config: LoadedConfig | None = None
         self._closed = False
         self.spent: Cost = ZERO_COST
@@ -114,7 +119,7 @@ class Session:
         except BaseException:
             await self._http.close()
             raise
-        await self._tasks.__aenter__()
+        self._tasks = await anyio.create_task_group().__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -150,15 +155,15 @@ class Session:
 
         Returns:
             The run: its answer, cost, workflow and every call. A run that fails is returned too:
-            check `run.outcome` and `run.error`. With `run_tool`, several runs may continue each
-            other; the last is returned, which is still `waiting` after `MAX_TOOL_TURNS` of them.
+            check `run.outcome` and `run.error`. With `run_tool` the run is continued up to
+            `MAX_TOOL_TURNS` times, each time as a new run; the last run is returned.
 
         Raises:
             OSError: an image file cannot be read.
             RuntimeError: the session is not open, or it is closed.
             StoreError: runs are stored, and the store cannot be opened or written.
-            TypeError: the question, or the value of an option, has the wrong type, or an option
-                does not exist.
+            TypeError: the question, the value of an option, or the result of `run_tool` has the
+                wrong type, or an option does not exist.
             ValueError: the question or an option is invalid.
         """
         options = check_options(options)
@@ -184,7 +189,7 @@ class Session:
         _ = self._opened
 
         async def execute(emit: EventHandler) -> Run:
-            with_events: AskOptions = {**options, "on_event": emit}
+            with_events: AskOptions = {**check_options(options), "on_event": emit}
             return await self.ask(question, **with_events)
 
         return RunStream(execute, self._tasks, options.get("on_event"))
@@ -314,6 +319,7 @@ def open_session(
     The arguments are those of `Session`.
 
     Raises:
+        ConfigError: this process's environment names a proxy or certificates that cannot be used.
         ValueError: a `Pool` was given without clients, or clients without a `Pool`.
     """
     return Session(
@@ -400,14 +406,19 @@ async def answer_tool_calls(
     """Run the tool calls; return the conversation with the calls and their results.
 
     If a tool fails, its error becomes the result that the worker gets.
+
+    Raises:
+        TypeError: a result is not a string.
     """
     results: list[Message] = []
     for call in calls:
         try:
-            result = run_tool(call)
-            text = result if isinstance(result, str) else await result
+            result: Any = run_tool(call)
+            text: Any = await result if isawaitable(result) else result
         except Exception as error:  # noqa: BLE001 - the worker may try something else
             text = f"error: {error}"
+        if not isinstance(text, str):
+            raise TypeError(f"run_tool must return a string, not {text!r:.60}")
         results.append(Message(role=Role.TOOL, parts=(ToolResult(call_id=call.id, content=text),)))
     calling = Message(role=Role.ASSISTANT, parts=tuple(calls))
     return replace(question, messages=(*question.messages, calling, *results))

@@ -28,25 +28,28 @@ class RunStream:
         self._tasks = tasks
         self._on_event = on_event
         self._send, self._receive = anyio.create_memory_object_stream[Event](_EVENTS)
-        self._scope: anyio.CancelScope | None = None
+        self._started = False
         self._error: Exception | None = None
         self.run: Run | None = None
         """The run, once all events have been read; None before, if the loop was left early, or if
         the run raised an error."""
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        """Execute the run and yield its events, then raise what `Session.ask` raised, if anything.
+        """Execute the run and yield its events, then raise the error of `Session.ask`, if any.
 
         Raises:
             Exception: any error of `Session.ask`, such as ValueError for an invalid question.
+            RuntimeError: the events were read before.
         """
-        self._scope = anyio.CancelScope()
-        self._tasks.start_soon(self._run_to_end, self._scope)
+        if self._started:
+            raise RuntimeError("a stream can be read only once: call session.stream(...) again")
+        self._started, scope = True, anyio.CancelScope()
+        self._tasks.start_soon(self._run_to_end, scope)
         try:
             async for event in self._receive:
                 yield event
         finally:
-            self._scope.cancel()
+            scope.cancel()
             self._receive.close()
         if self._error is not None:
             raise self._error

@@ -171,6 +171,15 @@ def test_a_difference_has_both_texts(one, other):
     assert "".join(text for kind, text in pieces if kind != "gone") == other
 
 
+def test_a_difference_beyond_the_compared_words_is_shown():
+    long = "word " * 5000
+    assert diff_words(long[:20_000] + "5", long[:20_000] + "6")[-2:] == [
+        ("gone", "5"),
+        ("new", "6"),
+    ]
+    assert {kind for kind, _ in diff_words("a " * 5000, "a " * 5000)} == {"same"}
+
+
 def test_figures_tell_what_is_known():
     assert formatting.format_cost(Cost(Decimal(0), 2)) == "unpriced"
     assert formatting.format_cost(Cost(Decimal("0.0011661"), 1)) == "≥ $0.0012"

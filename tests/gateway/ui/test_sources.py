@@ -111,7 +111,8 @@ def test_reports_are_files_of_the_run_and_of_no_other_tenant(app_state, keyed, v
 @pytest.mark.slow
 def test_a_pdf_loads_nothing_and_says_what_it_cannot_show():
     pytest.importorskip("fpdf")
-    text = "# Über\n\n![p](https://evil.example/x.png) <img src=file:///etc/passwd> Привет \U00013000 `code`\n\n```\nx\n```"
+    text = "# Über\n\n![p](https://evil.example/x.png) <img src=file:///etc/passwd> Привет \U00013000 `code` $\\frac{1}{2}$\n\n```\nx = 1\n    y = \u0436\n```"
     data = render_report_pdf("Title", text, [])
     told = pypdf.PdfReader(io.BytesIO(data)).pages[0].extract_text()
     assert "Über" in told and LOST in told and b"/Subtype /Image" not in data
+    assert "\\frac{1}{2}" in told and "x = 1\n    y = \u0436\n" in told

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 from rich.console import Console
 
+from batuta.cli.options import hide_passwords
 from batuta.errors import ConfigError
 from batuta.lab.commands.train_settings import check_questions, override_settings, require_packages
 from batuta.rendering.console import new_table, open_console
@@ -94,7 +95,7 @@ def train_automatically(
     report = train_within(
         settings,
         clock,
-        command=sys.argv,
+        command=hide_passwords(sys.argv),
         on_progress=lambda line: console.print(line, highlight=False),
     )
     _print_report(console, report, questions=len(held_out))

@@ -60,9 +60,9 @@ class EvalQuestions:
     tasks: Annotated[
         str,
         typer.Option(
-            help="rehearsal[:FAMILY][:held-out]; world2[:FAMILY][:held-out]; a benchmark (batuta "
-            "tasks list); FILE.jsonl or FILE.yaml; recorded:SET/PART, or recorded:all; "
-            "inspect:FILE.py@TASK."
+            help="rehearsal or world2, to which :FAMILY, :held-out or both may be added; a "
+            "benchmark (batuta tasks list); FILE.jsonl or FILE.yaml; recorded:SET/PART, or "
+            "recorded:all; inspect:FILE.py@TASK."
         ),
     ] = "rehearsal"
     limit: Annotated[
@@ -104,8 +104,8 @@ class EvalSystems:
     systems: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated names, or all; an unknown one lists all. Default: best-single "
-            "and ultra; for a record all."
+            help="Comma-separated names, or all; the error about an unknown name lists them. "
+            "Default: best-single and ultra; for a record all."
         ),
     ] = None
     equal_calls: Annotated[

@@ -21,7 +21,7 @@ import typer
 
 from batuta.cli import EXIT_INTERRUPTED
 from batuta.cli.json_output import print_json
-from batuta.cli.options import format_example, with_option_groups
+from batuta.cli.options import format_example, hide_passwords, with_option_groups
 from batuta.errors import ConfigError, SourceError
 from batuta.lab.commands.eval_options import EvalCommandOptions
 from batuta.lab.commands.eval_output import (
@@ -280,7 +280,7 @@ async def _evaluate_set(options: EvalCommandOptions) -> dict[str, Any]:
             equal=options.systems.equal,
         )
         _report_other_runs(options.output.out, result_log.count_others(evaluation.results))
-    report = build_report(evaluation, shlex.join(["batuta", *sys.argv[1:]]))
+    report = build_report(evaluation, shlex.join(["batuta", *hide_passwords(sys.argv[1:])]))
     write_report(options.output.out, report)
     if evaluation.outcomes is not None:
         write_history(evaluation.outcomes, options.output.out / OUTCOMES_FILE)

@@ -193,7 +193,7 @@ def list_sources(json: Json = False) -> None:
 def show_tasks(
     name: Name,
     id_: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="The id of one task; default: the first.")
+        str | None, typer.Argument(metavar="ID", help="The id of one task; default: the first.")
     ] = None,
     limit: Annotated[int, typer.Option(help="Maximum number of tasks.", min=1)] = 1,
     from_file: Files = None,
@@ -203,7 +203,7 @@ def show_tasks(
 ) -> None:
     """Show tasks of a source as a model receives them, with their answers.
 
-    Of a recorded set it shows each model's accuracy, and of reasoning-gym alone its families.
+    For a recorded set, show each model's accuracy; for reasoning-gym alone, its families.
     """
     if name.startswith(RECORDED_PREFIX):
         _show_recorded(name.removeprefix(RECORDED_PREFIX), json=json)

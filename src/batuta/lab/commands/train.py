@@ -16,7 +16,12 @@ from rich.progress import TaskID
 from rich.table import Table
 
 from batuta.cli.json_output import print_json
-from batuta.cli.options import SimulatedQuestions, format_example, with_option_groups
+from batuta.cli.options import (
+    SimulatedQuestions,
+    format_example,
+    hide_passwords,
+    with_option_groups,
+)
 from batuta.cli.progress import open_progress_bars
 from batuta.core.formatting import format_count, format_percent, format_seconds, format_usd
 from batuta.distribution import install_hint
@@ -401,7 +406,7 @@ def conductor(options: ConductorTrainingOptions) -> None:
     """
     began = monotonic()
     if options.config is None:
-        options.refuse_with_file()
+        options.refuse_without_file()
         chosen = options.automatic
         train_automatically(
             chosen.pool,
@@ -414,7 +419,7 @@ def conductor(options: ConductorTrainingOptions) -> None:
             simulated_questions=options.simulated_questions,
         )
         return
-    options.refuse_beside_file()
+    options.refuse_with_file()
     settings = load_settings(options.config, options.all_changes(), options.seed, options.out)
     stages = [*settings.curriculum, settings.evaluation]
     asked = (name for stage in stages for name in stage.tasks)
@@ -437,7 +442,7 @@ def _train_policy(settings: TrainSettings, options: ConductorTrainingOptions) ->
         raise ConfigError(missing)
     start, tuned = options.start, options.runs.tuned
     if tuned is not None and not start.resume:
-        _fit_to_workflows(settings, tuned, "fitting to workflows", settings.rejection.steps)
+        _fit_to_workflows(settings, tuned, "fitting to workflows", settings.distil.steps)
     with budget_exit(), open_progress_bars() as bar:
         line = bar.add_task("learning", total=settings.optimiser.steps, status="")
 
@@ -445,7 +450,11 @@ def _train_policy(settings: TrainSettings, options: ConductorTrainingOptions) ->
             bar.update(line, completed=figures["step"], status=format_metrics(figures))
 
         folder = train_conductor(
-            settings, sys.argv, show_progress, resume=start.resume, checkpoint=start.checkpoint
+            settings,
+            hide_passwords(sys.argv),
+            show_progress,
+            resume=start.resume,
+            checkpoint=start.checkpoint,
         )
     evaluated = describe_evaluation(settings.output, settings.evaluation.metric)
     if evaluated and os.environ.get("RANK", "0") == "0":

@@ -170,7 +170,7 @@ class ConductorTrainingOptions:
         named = [] if self.output.push is None else [f"hub.repo={self.output.push}"]
         return [*with_executor(self.changes, self.executor), *named]
 
-    def refuse_with_file(self) -> None:
+    def refuse_without_file(self) -> None:
         """Refuse options that need a settings file.
 
         Raises:
@@ -195,7 +195,7 @@ class ConductorTrainingOptions:
             }
         )
 
-    def refuse_beside_file(self) -> None:
+    def refuse_with_file(self) -> None:
         """Refuse options that exclude a settings file, and options that lack another option.
 
         Raises:

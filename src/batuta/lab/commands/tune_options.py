@@ -51,8 +51,8 @@ class TuneQuestionOptions:
         str | None,
         typer.Option(
             "--from-runs",
-            help="A store of served runs (file or URL): its questions whose answer the feedback "
-            "tells are asked too, and without --tasks only these.",
+            help="A store of served runs (file or URL): its questions with an answer known from "
+            "feedback are asked too; without --tasks, only these.",
         ),
     ] = None
     from_sessions: Annotated[
@@ -123,7 +123,8 @@ class TuneExecution:
     stages: Annotated[
         str | None,
         typer.Option(
-            help="The first few of calibrate,search,select,rewrite,judge; default: all five."
+            help="The first few of calibrate, search, select, rewrite and judge, comma-separated; "
+            "default: all five."
         ),
     ] = None
     concurrency: ConcurrentRuns = 32
@@ -239,8 +240,8 @@ class TuneOptions:
     pool: Annotated[
         str | None,
         typer.Option(
-            help="rehearsal, world2, local, discover (keys and local servers), or a TOML file; "
-            "default: BATUTA_CONFIG, else batuta.toml, else discover.",
+            help="rehearsal, world2, local, discover (keys, local servers, pulled models), or a "
+            "TOML file; default: BATUTA_CONFIG, else ./batuta.toml, else what is found.",
             rich_help_panel=POOL_PANEL,
         ),
     ] = None
