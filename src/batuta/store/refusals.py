@@ -87,6 +87,7 @@ class RefusalLog:
         self._closing.set()
         self._news.set()
         await self._ended.wait()
+        await self._try_flush()  # `work` may have been cancelled
 
     async def flush(self) -> None:
         """Write the counts now.
