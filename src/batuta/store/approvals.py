@@ -15,7 +15,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 
 from batuta.store.audit import AuditEntry, append_entry
 from batuta.store.codec import sql_text, sql_values
-from batuta.store.database import AdvisoryLock, Database
+from batuta.store.database import Database
 from batuta.store.models import APPROVALS
 
 WAITING = "waiting"
@@ -91,7 +91,6 @@ class ApprovalTable:
             now = time()
             old = now - _KEPT_SECONDS
             connection.execute(delete(APPROVALS).where(APPROVALS.c.expires < old))
-            AdvisoryLock.APPROVALS.take_for(connection, sql_text(plan.tenant))
             stored = _find_plan(connection, plan.id)
             if stored and not anew and (stored.written or stored.digest) == plan.digest:
                 return stored

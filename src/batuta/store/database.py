@@ -37,9 +37,7 @@ from sqlalchemy import (
     Table,
     create_engine,
     event,
-    func,
     make_url,
-    select,
 )
 from sqlalchemy.exc import (
     ArgumentError,
@@ -92,35 +90,14 @@ class AdvisoryLock(IntEnum):
     AUDIT = 7_092_011
     JOB_TABLES = 7_092_012
     PARTITIONS = 7_092_013
-    DELETIONS = 7_092_014
-    FILES = 7_092_015
-    APPROVALS = 7_092_016
 
-    def take(self, connection: Connection, *, shared: bool = False) -> None:
+    def take(self, connection: Connection) -> None:
         """Wait for the lock, which is held until the end of the transaction.
 
-        Args:
-            connection: the transaction.
-            shared: whether other transactions may hold the lock, too, if it is shared.
-
         Raises:
             DBAPIError: the database failed.
         """
-        function = "pg_advisory_xact_lock_shared" if shared else "pg_advisory_xact_lock"
-        connection.exec_driver_sql(f"SELECT {function}({self.value})")
-
-    def take_for(self, connection: Connection, tenant: str) -> None:
-        """Wait for the tenant's lock, held until the end of the transaction; not in SQLite.
-
-        SQLite needs no lock after the transaction's first statement that may write.
-
-        Raises:
-            DBAPIError: the database failed.
-        """
-        if connection.dialect.name == "postgresql":
-            connection.execute(
-                select(func.pg_advisory_xact_lock(self.value, func.hashtext(tenant)))
-            )
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({self.value})")
 
 
 def make_private_file(path: Path) -> None:

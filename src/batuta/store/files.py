@@ -13,7 +13,7 @@ from typing import final
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select
 
 from batuta.store.codec import sql_text, sql_values
-from batuta.store.database import AdvisoryLock, Database
+from batuta.store.database import Database
 from batuta.store.models import FILES
 from batuta.store.steady_clock import STEADY_CLOCK, sweep_hourly
 
@@ -91,7 +91,6 @@ class FileTable:
 
         def write(connection: Connection) -> None:
             connection.execute(delete(FILES).where(FILES.c.expires < STEADY_CLOCK()))
-            AdvisoryLock.FILES.take_for(connection, sql_text(file.tenant))
             own = FILES.c.tenant == sql_text(file.tenant)
             counted = select(func.count(), func.coalesce(func.sum(FILES.c.size), 0)).where(own)
             count, size = connection.execute(counted).one()
