@@ -98,7 +98,8 @@ class IdempotencyStore:
     async def keep(self, owner: str, answer: StoredAnswer) -> None:
         """Store the answer to the request that has the claim `owner`.
 
-        Store nothing if the claim has expired. Release the claim if the run was erased meanwhile.
+        Store nothing if the expired claim was deleted. Release the claim if the run was erased
+        meanwhile.
         """
         values = {
             "status": answer.status,

@@ -46,7 +46,7 @@ class RefusalLog:
     """Counts refused requests in memory, and writes the counts a few seconds later.
 
     A refused request causes no write of its own. If writing fails, the counts are written with the
-    next ones. A process that ends before loses them. Counts are kept for 400 days.
+    next ones; a process that is killed before loses them. Counts are kept for 400 days.
     """
 
     def __init__(self, database: Database) -> None:
