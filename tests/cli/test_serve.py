@@ -207,3 +207,10 @@ def test_a_lock_that_cannot_be_made_says_what_to_do(tmp_path):
     message = r"runs\.db\.server\.lock cannot be opened: check that it is a file"
     with pytest.raises(StoreError, match=message), lock_server_store(str(tmp_path / "runs.db")):
         pass
+    (tmp_path / "unlocked").touch()
+    message = r"unlocked/runs\.db\.server\.lock cannot be created: (File exists|Not a directory)"
+    with (
+        pytest.raises(StoreError, match=message),
+        lock_server_store(str(tmp_path / "unlocked" / "runs.db")),
+    ):
+        pass

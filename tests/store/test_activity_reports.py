@@ -1,5 +1,6 @@
 """What the usage screen reads, on both databases: spending by hour and session, runs, refusals."""
 
+import anyio
 import pytest
 
 from batuta.core import Outcome
@@ -85,6 +86,16 @@ async def test_refusals_are_counted_by_hour_and_survive_the_process(target):
         assert [each.group for each in await store.refusals.report(("tenant",))] == [("other",)]
         with pytest.raises(ValueError, match="not colour"):
             await store.refusals.report(("colour",))
+
+
+async def test_refusals_of_a_cancelled_server_are_written(target):
+    with anyio.CancelScope() as scope:
+        async with Store(target) as store:
+            store.refusals.note("acme", "key_1", "rate_limit_exceeded", NOON)
+            await anyio.sleep(0.01)
+            scope.cancel()
+    async with Store(target) as store:
+        assert [each.requests for each in await store.refusals.report()] == [1]
 
 
 def test_hours_are_those_of_utc():

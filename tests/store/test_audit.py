@@ -9,7 +9,7 @@ import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import delete, insert, update
+from sqlalchemy import delete, insert, literal_column, update
 
 from batuta.core.formatting import format_zoned_time
 from batuta.errors import StoreError
@@ -94,6 +94,15 @@ async def test_a_changed_record_is_found(store, name):
     change = update(AUDIT).where(AUDIT.c.seq == 3).values({name: CHANGES[name]})
     await store.database.execute(change)
     assert (await store.audit.verify()).broken_at == 3
+
+
+async def test_bytes_in_place_of_a_text_are_found(store):
+    await fill(store)
+    tampered = update(AUDIT).where(AUDIT.c.seq == 3).values(details=literal_column("x'00'"))
+    await store.database.execute(tampered)
+    assert (await store.audit.verify()).broken_at == 3
+    [record] = [each for each in await store.audit.list(9) if each.seq == 3]
+    assert isinstance(record.as_json()["details"], str)
 
 
 async def test_a_record_written_anew_with_a_right_hash_is_found_by_the_next(store):

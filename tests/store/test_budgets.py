@@ -15,6 +15,7 @@ from tests.store.strategies import make_run, runs
 
 from batuta.core import Cost, RunId
 from batuta.store import Store
+from batuta.store.key_permissions import KeyPermissions
 from batuta.store.ledger import (
     Bucket,
     BudgetStatus,
@@ -70,6 +71,15 @@ def test_the_lines_of_a_run_add_up_to_its_cost(run):
 def test_billionths_are_never_less_than_the_dollars_and_caps_never_more(usd):
     assert usd_to_nano(usd) >= usd * 10**9 > usd_to_nano(usd) - 1
     assert usd_cap_to_nano(usd) <= usd * 10**9 < usd_cap_to_nano(usd) + 1
+
+
+def test_dollars_of_any_size_are_converted_at_once():
+    huge = Decimal("1e999990")
+    assert usd_cap_to_nano(huge) == 2**63 - 1
+    assert usd_to_nano(huge) == 2**53
+    for usd in (huge, Decimal("1e-999990"), Decimal("0e-999990")):
+        with pytest.raises(ValueError, match="per_day is not a number of dollars"):
+            KeyPermissions(per_day=usd)
 
 
 async def test_no_more_than_the_cap_is_spent_and_reserved_at_the_same_time(target):

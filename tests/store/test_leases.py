@@ -557,6 +557,33 @@ async def test_a_run_that_has_grown_is_settled_once_whatever_the_database_said(t
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("settled", [True, False])
+async def test_leases_of_a_budget_before_and_after_a_change_of_its_cap_are_both_returned(
+    tmp_path, settled
+):
+    url = parse_url(tmp_path / "runs.db")
+    await anyio.to_thread.run_sync(upgrade_database, url)
+    one, last = Process(World(url)), dict[RunId, Reservation]()
+    for cap in (10**6, 2 * 10**6):
+        for number in range(4):
+            name = RunId(f"run_{cap + number}")
+            found = await one.budgets.reserve(name, 100, (bucket(cap),), tenant="acme", at=NOW)
+        assert isinstance(found, Reservation) and one.leases.find(found.id) is not None
+        last[name] = found
+    if settled:
+        for name, found in last.items():
+            await one.writer.append(ended(name, 50, None, NOW, found))
+        await one.writer.flush()
+    else:
+        one.world.now += 2
+        await one.leases.tidy(lambda _: False)
+    [held] = await one.database.fetch_rows(text("SELECT sum(nano) AS nano FROM reservations"))
+    [total] = await one.database.fetch_rows(text("SELECT sum(reserved) AS nano FROM spending"))
+    assert total == held
+    await one.kill()
+
+
+@pytest.mark.anyio
 async def test_a_lease_has_about_what_is_used_in_a_second(tmp_path):
     """So that little counts as spent that was never used, should the process die."""
     url = parse_url(tmp_path / "runs.db")

@@ -20,7 +20,7 @@ from batuta.store.models import APPROVALS
 
 WAITING = "waiting"
 MAX_WAITING = 20
-"""Maximum plans of one tenant that wait at the same time."""
+"""Maximum plans of one tenant that wait; in PostgreSQL more if several are stored at once."""
 MAX_REASON = 500
 """Maximum characters of a reason."""
 _KEPT_SECONDS = 30 * 86_400.0

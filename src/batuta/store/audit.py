@@ -74,7 +74,8 @@ class AuditRecord:
             self.seq, self.at, self.actor, self.tenant, self.action, self.subject, self.details,
             self.previous,
         ]  # fmt: skip
-        text = json.dumps(sealed, ensure_ascii=False, separators=(",", ":"))
+        # Tampering may put bytes into an SQLite column of text.
+        text = json.dumps(sealed, ensure_ascii=False, separators=(",", ":"), default=repr)
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
@@ -83,7 +84,7 @@ class AuditRecord:
         try:
             return json.loads(self.details)
         except (ValueError, RecursionError):
-            return self.details
+            return str(self.details)
 
     def as_json(self) -> dict[str, Any]:
         """Return the record as JSON values."""

@@ -31,6 +31,7 @@ from batuta.errors import StoreError
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
+_MOST_EXPONENT = 30
 FORMAT = 1
 """Version of the format; stored with the bytes, and increased when old bytes need other code."""
 
@@ -101,6 +102,14 @@ def sql_text(text: str) -> str:
     if text.isascii() and "\0" not in text:
         return text
     return clean_text(text).replace("\0", "\ufffd")
+
+
+def is_sql_number(number: Decimal) -> bool:
+    """Return True for 0 and numbers of a size from 1e-30 to 1e30, which every database accepts.
+
+    Converting a number such as 1e999999 to an integer would take minutes.
+    """
+    return number.is_finite() and abs(number.adjusted()) <= _MOST_EXPONENT
 
 
 def sql_values(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,7 +187,11 @@ def parse_cursor(cursor: str) -> tuple[float, str]:
     Raises:
         ValueError: the text is not a cursor.
     """
-    created, mark, row_id = cursor.partition("_")
-    if not mark or not row_id or not isfinite(at := float(created)):
+    created, _, row_id = cursor.partition("_")
+    try:
+        at = float(created)
+    except ValueError:
+        at = float("nan")
+    if not row_id or not isfinite(at):
         raise ValueError(f"not a cursor of a list: {cursor!r}")
     return at, sql_text(row_id)

@@ -86,7 +86,8 @@ class FileTable:
             most_bytes: maximum bytes of the tenant's files, including this one.
 
         Raises:
-            FileQuotaError: the tenant has no room for the file.
+            FileQuotaError: the tenant has no room for the file. In PostgreSQL, files that are
+                stored at the same time may together exceed the limits.
         """
 
         def write(connection: Connection) -> None:

@@ -1,6 +1,6 @@
-"""Erases runs, responses and tenants, and prevents that they are written again.
+"""Erases runs, responses and tenants, and keeps them from being written again.
 
-A run that is in progress while it is deleted ends later, perhaps in another process. So a deletion
+A run that is in progress while it is erased ends later, perhaps in another process. So an erasure
 leaves a tombstone (`deleted`), which writers check. The ledger, the totals of budgets and the audit
 trail stay, as they contain no text of questions or answers. Jobs and paused runs are erased by
 `Jobs` and `WaitingTable`.

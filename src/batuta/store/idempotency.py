@@ -69,13 +69,14 @@ class IdempotencyStore:
         def first(connection: Connection) -> dict[str, Any] | None:
             connection.execute(delete(IDEMPOTENT).where(IDEMPOTENT.c.expires < now))
             new = insert_statement(connection.dialect.name, IDEMPOTENT).values(values)
-            new = new.on_conflict_do_nothing()
-            if connection.execute(new.returning(IDEMPOTENT.c.owner)).first() is not None:
-                return None
+            new = new.on_conflict_do_nothing().returning(IDEMPOTENT.c.owner)
             query = select(IDEMPOTENT).where(
                 IDEMPOTENT.c.tenant == tenant, IDEMPOTENT.c.key == sql_text(key)
             )
-            return dict(connection.execute(query).mappings().one())
+            while connection.execute(new).first() is None:
+                if (row := connection.execute(query).mappings().first()) is not None:
+                    return dict(row)  # else another process released the claim just now
+            return None
 
         row = await self._database.run_write(first)
         if row is None:
@@ -97,7 +98,8 @@ class IdempotencyStore:
     async def keep(self, owner: str, answer: StoredAnswer) -> None:
         """Store the answer to the request that has the claim `owner`.
 
-        Store nothing if the claim has expired. Release the claim if the run was erased meanwhile.
+        Store nothing if the expired claim was deleted. Release the claim if the run was erased
+        meanwhile.
         """
         values = {
             "status": answer.status,

@@ -11,6 +11,7 @@ from batuta.core import Worker
 from batuta.core.server_tools import CODE_INTERPRETER, FILE_SEARCH, WEB_FETCH, WEB_SEARCH
 from batuta.core.suggestions import find_similar
 from batuta.language.plan_rules import MAX_TAGS, read_tag
+from batuta.store.codec import is_sql_number
 
 TAG_PREFIX = "tag:"
 """Prefix of an entry that matches every worker with a tag."""
@@ -73,7 +74,7 @@ class KeyPermissions:
     def _check_numbers(self) -> None:
         for name in ("max_cost", "per_day", "per_month", "session_max_cost"):
             value: Decimal | None = getattr(self, name)
-            if value is not None and (not value.is_finite() or value < 0):
+            if value is not None and (not is_sql_number(value) or value < 0):
                 raise ValueError(f"{name} is not a number of dollars: {value}")
         for name in ("rpm", "tpm", "concurrency", "session_max_turns"):
             number: int | None = getattr(self, name)

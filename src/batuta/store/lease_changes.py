@@ -118,12 +118,16 @@ class LeaseChanges:
         return self.returned(lease for run, _ in costs for lease in run.leases)
 
     def returned(self, leases: Iterable[Lease]) -> dict[tuple[str, str], int]:
-        """Return the amounts no longer reserved, by account and period."""
-        return {
-            lease.bucket.account_period: self.taken[lease.id]
-            for lease in leases
-            if lease.id in self.left
-        }
+        """Return the amounts no longer reserved, by account and period.
+
+        After a change of its cap a budget may have two leases.
+        """
+        amounts = dict[tuple[str, str], int]()
+        for lease in set(leases):
+            if lease.id in self.left:
+                period = lease.bucket.account_period
+                amounts[period] = amounts.get(period, 0) + self.taken[lease.id]
+        return amounts
 
 
 _CHANGE = (

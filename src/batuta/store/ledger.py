@@ -39,8 +39,9 @@ from batuta.usage import ZERO_COST, ZERO_USAGE, usage_cost
 
 NANO = Decimal(1_000_000_000)
 _MAX_INTEGER = 2**63 - 1
-_MAX_RUN_NANO = 2**53
-"""Maximum billionths for a run: nine million dollars, so that sums do not overflow."""
+_MAX_CAP_USD = _MAX_INTEGER / NANO
+_MAX_RUN_USD = 2**53 / NANO
+"""Maximum dollars for a run: nine million, so that sums of billionths do not overflow."""
 
 CONDUCTOR_KIND = "conductor"
 WORKER_KIND = "worker"
@@ -159,13 +160,13 @@ def ledger_lines(run: Run, counted: Decimal | None = None) -> tuple[LedgerLine, 
 
 
 def usd_to_nano(usd: Decimal) -> int:
-    """Return dollars as billionths, rounded up, at most `_MAX_RUN_NANO`."""
-    return min(int((usd * NANO).to_integral_value(ROUND_CEILING)), _MAX_RUN_NANO)
+    """Return dollars as billionths, rounded up, of at most `_MAX_RUN_USD`."""
+    return int((min(usd, _MAX_RUN_USD) * NANO).to_integral_value(ROUND_CEILING))
 
 
 def usd_cap_to_nano(usd: Decimal) -> int:
-    """Return a cap in dollars as billionths, rounded down, at most `_MAX_INTEGER`."""
-    return min(int(usd * NANO), _MAX_INTEGER)
+    """Return a cap in dollars as billionths, rounded down, at most 2^63 - 1."""
+    return int(min(usd, _MAX_CAP_USD) * NANO)
 
 
 def nano_to_usd(nano: int) -> Decimal:

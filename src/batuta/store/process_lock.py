@@ -43,7 +43,10 @@ class ProcessLock:
             except sqlite3.Error:
                 self._file.close()
                 raise
-        except (OSError, sqlite3.Error) as error:
+        except OSError as error:
+            reason = error.strerror or error
+            raise StoreError(f"{path} cannot be created: {reason}") from None
+        except sqlite3.Error as error:
             if "locked" in str(error):
                 raise StoreError(
                     busy

@@ -46,7 +46,7 @@ class RefusalLog:
     """Counts refused requests in memory, and writes the counts a few seconds later.
 
     A refused request causes no write of its own. If writing fails, the counts are written with the
-    next ones. A process that ends before loses them. Counts are kept for 400 days.
+    next ones; a process that is killed before loses them. Counts are kept for 400 days.
     """
 
     def __init__(self, database: Database) -> None:
@@ -87,6 +87,7 @@ class RefusalLog:
         self._closing.set()
         self._news.set()
         await self._ended.wait()
+        await self._try_flush()  # `work` may have been cancelled
 
     async def flush(self) -> None:
         """Write the counts now.

@@ -20,7 +20,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Float, Numeric, cast, func
 
 from batuta.core import Outcome
-from batuta.store.codec import sql_text
+from batuta.store.codec import is_sql_number, sql_text
 from batuta.store.rows import ERROR, TAG, USER, WORKER, format_label
 from batuta.store.run_search import contains_label, search_filter
 
@@ -272,7 +272,7 @@ def _read_dollars(name: str, text: str, _now: float) -> Decimal:
         amount = Decimal(text.strip().removeprefix("$"))
     except InvalidOperation:
         amount = Decimal("NaN")
-    if not (amount.is_finite() and 0 <= amount <= Decimal(_MOST_NUMBER)):
+    if not (is_sql_number(amount) and 0 <= amount <= Decimal(_MOST_NUMBER)):
         raise RunFilterError(name, "it must be a number of dollars from 0, such as 0.05.")
     return amount
 

@@ -36,7 +36,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from batuta.core import Cost, Outcome
-from batuta.store.codec import format_cursor, parse_cursor, sql_text
+from batuta.store.codec import format_cursor, is_sql_number, parse_cursor, sql_text
 from batuta.store.database import Database
 from batuta.store.models import FIGURES, RUNS
 from batuta.store.rows import RunSummary, summary_from_row
@@ -398,7 +398,7 @@ def _parse_first(sort: RunSort, first: str) -> Decimal | float:
         value = Decimal(first)
     except ArithmeticError:
         value = Decimal("NaN")
-    if not value.is_finite():
+    if not is_sql_number(value):
         raise ValueError(f"not a cursor of a list: {first!r}")
     return value if sort is RunSort.COST else float(value)
 

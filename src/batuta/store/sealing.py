@@ -15,8 +15,6 @@ from batuta.store.key_hasher import KeyHasher
 
 _NONCE_BYTES = 12
 """Size of an AES-GCM nonce; each run gets a random one."""
-_MOST_BYTES = 256 << 20
-"""Maximum bytes of a decompressed run."""
 
 
 @final
@@ -63,12 +61,12 @@ class RunSealer:
 
         Raises:
             StoreError: the body is damaged, was sealed for another tenant or id, with another
-                secret or by another version, or is over 256 MiB.
+                secret or by another version.
         """
         nonce, sealed = body[:_NONCE_BYTES], body[_NONCE_BYTES:]
         try:
             packed = cast("Any", self._cipher).decrypt(nonce, sealed, _build_label(tenant, run_id))
-            text = zstandard.ZstdDecompressor().decompress(packed, max_output_size=_MOST_BYTES)
+            text = zstandard.ZstdDecompressor().decompress(packed)
         except (self._invalid, ValueError, zstandard.ZstdError):
             raise StoreError(
                 "a waiting run of another replica cannot be opened: give all replicas the same "

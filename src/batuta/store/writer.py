@@ -262,7 +262,7 @@ class RunWriter:
             else:
                 return
         self.lost_count += 1
-        _LOG.error("the database rejected the run %s", item.row["id"] if item.row else "")
+        _LOG.error("the database rejected the run %s", item.lines[0]["run_id"])
         try:
             await self._transact((replace(item, row=None, body=None),))
         except DatabaseFailedError as error:

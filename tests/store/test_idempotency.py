@@ -1,0 +1,42 @@
+"""Claims of Idempotency-Keys, on both databases."""
+
+import pytest
+from sqlalchemy import Select, delete
+
+from batuta.store import Store
+from batuta.store.idempotency import EarlierRequest, IdempotencyStore
+from batuta.store.models import IDEMPOTENT
+
+pytestmark = pytest.mark.anyio
+
+
+class Releasing:
+    """A database in which the claim is released just before it is read, as if by another process."""
+
+    def __init__(self, database):
+        self.database, self.connection = database, None
+
+    async def run_write(self, work):
+        def run(connection):
+            self.connection = connection
+            return work(self)
+
+        return await self.database.run_write(run)
+
+    @property
+    def dialect(self):
+        return self.connection.dialect
+
+    def execute(self, statement):
+        if isinstance(statement, Select):
+            self.connection.execute(delete(IDEMPOTENT))
+        return self.connection.execute(statement)
+
+
+async def test_a_claim_that_is_released_while_it_is_looked_up_is_free(target):
+    async with Store(target) as store:
+        claims = IdempotencyStore(store.database)
+        first = await claims.claim("acme", "one", b"digest")
+        assert isinstance(await claims.claim("acme", "one", b"digest"), EarlierRequest)
+        second = await IdempotencyStore(Releasing(store.database)).claim("acme", "one", b"digest")  # pyright: ignore[reportArgumentType]
+        assert isinstance(second, str) and second != first
