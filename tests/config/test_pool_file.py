@@ -1,11 +1,14 @@
 """Workers changed in a settings file: all else stays as it was written."""
 
 import tomllib
+from pathlib import Path
 
 import pytest
 
 from batuta.config.pool_file import HISTORY_LENGTH, PoolFile, add_worker, change_worker
 from batuta.errors import ConfigError
+
+UNWRITABLE = Path("/proc/version")
 
 TEXT = """\
 # Our pool.
@@ -56,6 +59,19 @@ def test_only_the_lines_of_a_value_change(worker, values, gone, new):
     for name, value in values.items():
         assert workers[worker].get(name) == value
     assert workers["slow"]["sampling"] == {"temperature": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        ('model = "m-1"  # it\'s the "first"', '  # it\'s the "first"'),
+        ("model = 'm # 1'# near", "# near"),
+        ('model = "a\\"#"\t# said "so"\u2028twice', '\t# said "so"\u2028twice'),
+    ],
+)
+def test_the_comment_behind_a_value_stays_whatever_is_in_it(line, kept):
+    text = f'[[workers]]\nid = "a"\n{line}\nenabled = true\n'
+    assert change_worker(text, "a", {"model": "m-2"}) == text.replace(line, f'model = "m-2"{kept}')
 
 
 def test_a_worker_is_added_at_the_end():
@@ -123,3 +139,42 @@ def test_the_oldest_changes_are_forgotten(tmp_path):
     found = file.history()
     assert len(found) == HISTORY_LENGTH
     assert found[0].what == str(HISTORY_LENGTH + 2)
+
+
+def test_a_file_of_windows_keeps_its_line_ends(tmp_path):
+    path = tmp_path / "batuta.toml"
+    path.write_bytes(TEXT.replace("\n", "\r\n").encode())
+    file = PoolFile(path)
+    before = file.read()
+    changed = change_worker(before, "fast", {"description": "New.", "enabled": False, "tags": None})
+    changed = add_worker(changed, {"id": "new", "model": "m-3"})
+    file.write(before, changed, what="fast: described", by="admin")
+    assert path.read_bytes().count(b"\n") == path.read_bytes().count(b"\r\n") > 0
+    assert b'description = "New."   # seen by the conductor\r\n' in path.read_bytes()
+    file.undo()
+    assert path.read_bytes() == TEXT.replace("\n", "\r\n").encode()
+
+
+def test_a_link_to_the_file_stays_a_link(tmp_path):
+    real = tmp_path / "versioned" / "pool.toml"
+    real.parent.mkdir()
+    real.write_text(TEXT)
+    path = tmp_path / "batuta.toml"
+    path.symlink_to(real)
+    file = PoolFile(path)
+    file.write(TEXT, "# new\n", what="all", by="admin")
+    assert path.is_symlink()
+    assert real.read_text() == "# new\n"
+    file.undo()
+    assert path.is_symlink()
+    assert real.read_text() == TEXT
+
+
+@pytest.mark.skipif(not UNWRITABLE.exists(), reason="needs a file beside which none can be made")
+def test_what_could_not_be_written_is_no_change_of_the_history(tmp_path):
+    path = tmp_path / "batuta.toml"
+    path.symlink_to(UNWRITABLE)
+    file = PoolFile(path)
+    with pytest.raises(ConfigError, match="cannot be written"):
+        file.write(file.read(), TEXT, what="all", by="admin")
+    assert file.history() == []
