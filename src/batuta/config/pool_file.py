@@ -48,6 +48,16 @@ def add_worker(text: str, values: Mapping[str, Any]) -> str:
     return _verify_text(text + gap + end.join(["[[workers]]", *lines, ""]), expected)
 
 
+def find_worker(text: str, worker: str) -> dict[str, Any]:
+    """Return the values of the worker in the text of the settings.
+
+    Raises:
+        ConfigError: there is no such worker, or the text is not TOML.
+    """
+    workers = _list_workers(_read_toml(text))
+    return workers[_find_index(workers, worker)]
+
+
 def change_worker(text: str, worker: str, values: Mapping[str, Any]) -> str:
     """Return the text of the settings with other values of a worker; None removes a value.
 
@@ -62,9 +72,7 @@ def change_worker(text: str, worker: str, values: Mapping[str, Any]) -> str:
 def _set_value(text: str, worker: str, name: str, value: Any) -> str:
     expected = _read_toml(text)
     workers = _list_workers(expected)
-    index = next((at for at, each in enumerate(workers) if each.get("id") == worker), None)
-    if index is None:
-        raise ConfigError(f"the file has no worker {worker}")
+    index = _find_index(workers, worker)
     changed = {**workers[index], name: value}
     changed = _read_back({n: v for n, v in changed.items() if v is not None})
     if changed == workers[index]:
@@ -91,6 +99,13 @@ def _set_value(text: str, worker: str, name: str, value: Any) -> str:
         except ConfigError:
             continue
     raise ConfigError(_UNSUPPORTED_LAYOUT)
+
+
+def _find_index(workers: Sequence[Mapping[str, Any]], worker: str) -> int:
+    index = next((at for at, each in enumerate(workers) if each.get("id") == worker), None)
+    if index is None:
+        raise ConfigError(f"the file has no worker {worker}")
+    return index
 
 
 def _find_line_end(text: str) -> str:
