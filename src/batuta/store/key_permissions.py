@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from decimal import Decimal, InvalidOperation
+from math import isinf
 from typing import Any, cast
 
 from batuta.core import Worker
@@ -73,7 +74,9 @@ class KeyPermissions:
     def _check_numbers(self) -> None:
         for name in ("max_cost", "per_day", "per_month", "session_max_cost"):
             value: Decimal | None = getattr(self, name)
-            if value is not None and (not value.is_finite() or value < 0):
+            if value is None:
+                continue
+            if not value.is_finite() or value < 0 or isinf(float(value)):
                 raise ValueError(f"{name} is not a number of dollars: {value}")
         for name in ("rpm", "tpm", "concurrency", "session_max_turns"):
             number: int | None = getattr(self, name)
