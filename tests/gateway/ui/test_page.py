@@ -580,6 +580,15 @@ async def test_the_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(
                 assert page.status_code == status, "its signature is looked at"
 
 
+async def test_who_is_not_signed_in_any_more_is_told_what_a_visitor_does(keyed, browse):
+    http = browse(keyed)
+    for address in ("/ui/ask", "/ui/body", "/ui/plan"):
+        async with http.post(address, json={}) as response:
+            text = await response.text()
+        assert response.status == 401
+        assert "reload the page" in text and "Bearer" not in text
+
+
 async def test_nobody_sees_anything_without_a_key(keyed, browse):
     http = browse(keyed)
     for address in (
