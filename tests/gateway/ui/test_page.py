@@ -395,6 +395,15 @@ async def test_every_screen_is_kept_to_itself(app_state, browse, address):
         assert name not in {"src", "href", "action"} or value.startswith(("/", "?", "#"))
 
 
+@pytest.mark.parametrize("address", ["/ui/", "/ui/compare"])
+async def test_without_the_script_no_question_gets_into_an_address(app_state, browse, address):
+    async with browse(app_state).get(address) as response:
+        text = await response.text()
+    forms = re.findall(r"<form [^>]*data-(?:ask|compare|many)[^>]*>", text)
+    assert forms and all('method="dialog"' in form for form in forms)
+    assert "Questions are asked by a script" in text
+
+
 async def test_files_have_names_that_change_with_them(app_state, browse):
     http = browse(app_state)
     async with http.get("/ui/") as response:
