@@ -361,6 +361,10 @@ async def test_the_page_edits_a_plan(store):
         _, page = await show(place, BOSS)
         token = page.split('name="token" value="')[1].split('"')[0]
         assert "Steps as JSON" in page
+        assert f"<strong>1. {plan['steps'][0]['worker']}</strong>" in page, (
+            "steps are read by number"
+        )
+        assert '<p class="waiting" dir="auto">' in page
         form = {"digest": plan["digest"], "decision": "edit", "token": token, "steps": json.dumps(STEPS)}  # fmt: skip
         assert await send(place, plan, form) == 303
         while (now := await place.waiting())["digest"] == plan["digest"]:
