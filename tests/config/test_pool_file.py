@@ -8,6 +8,8 @@ import pytest
 from batuta.config.pool_file import HISTORY_LENGTH, PoolFile, add_worker, change_worker
 from batuta.errors import ConfigError
 
+UNWRITABLE = Path("/proc/version")
+
 TEXT = """\
 # Our pool.
 [server]
@@ -57,6 +59,19 @@ def test_only_the_lines_of_a_value_change(worker, values, gone, new):
     for name, value in values.items():
         assert workers[worker].get(name) == value
     assert workers["slow"]["sampling"] == {"temperature": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        ('model = "m-1"  # it\'s the "first"', '  # it\'s the "first"'),
+        ("model = 'm # 1'# near", "# near"),
+        ('model = "a\\"#"\t# said "so"\u2028twice', '\t# said "so"\u2028twice'),
+    ],
+)
+def test_the_comment_behind_a_value_stays_whatever_is_in_it(line, kept):
+    text = f'[[workers]]\nid = "a"\n{line}\nenabled = true\n'
+    assert change_worker(text, "a", {"model": "m-2"}) == text.replace(line, f'model = "m-2"{kept}')
 
 
 def test_a_worker_is_added_at_the_end():
@@ -136,26 +151,43 @@ def test_line_ends_and_names_outside_ascii_are_kept(tmp_path):
     gone, new = lines_of(text, path.read_bytes().decode())
     assert gone == ['description = "Short answers."   # seen by the conductor']
     assert new == ['description = "New."   # seen by the conductor', 'skills = { "🎵" = 0.5 }']
-    assert path.read_bytes().count(b"\r\n") == TEXT.count("\n") - 1
+    assert path.read_bytes().count(b"\r\n") == TEXT.count("\n") + 1
 
 
-def test_the_file_that_a_link_names_is_changed(tmp_path):
-    path, link = tmp_path / "real.toml", tmp_path / "batuta.toml"
-    path.write_text(TEXT)
-    link.symlink_to(path)
-    file = PoolFile(link)
-    file.write(TEXT, TEXT + "# x\n", what="changed", by="ada")
-    assert link.is_symlink() and path.read_text() == TEXT + "# x\n"
+def test_a_file_of_windows_keeps_its_line_ends(tmp_path):
+    path = tmp_path / "batuta.toml"
+    path.write_bytes(TEXT.replace("\n", "\r\n").encode())
+    file = PoolFile(path)
+    before = file.read()
+    changed = change_worker(before, "fast", {"description": "New.", "enabled": False, "tags": None})
+    changed = add_worker(changed, {"id": "new", "model": "m-3"})
+    file.write(before, changed, what="fast: described", by="admin")
+    assert path.read_bytes().count(b"\n") == path.read_bytes().count(b"\r\n") > 0
+    assert b'description = "New."   # seen by the conductor\r\n' in path.read_bytes()
     file.undo()
-    assert link.is_symlink() and path.read_text() == TEXT
+    assert path.read_bytes() == TEXT.replace("\n", "\r\n").encode()
 
 
-def test_a_change_that_was_not_written_is_no_change(tmp_path):
-    read_only, link = Path("/proc/version"), tmp_path / "batuta.toml"
-    if not read_only.exists():
-        pytest.skip("no folder in which nobody may write")
-    link.symlink_to(read_only)
-    file = PoolFile(link)
+def test_a_link_to_the_file_stays_a_link(tmp_path):
+    real = tmp_path / "versioned" / "pool.toml"
+    real.parent.mkdir()
+    real.write_text(TEXT)
+    path = tmp_path / "batuta.toml"
+    path.symlink_to(real)
+    file = PoolFile(path)
+    file.write(TEXT, "# new\n", what="all", by="admin")
+    assert path.is_symlink()
+    assert real.read_text() == "# new\n"
+    file.undo()
+    assert path.is_symlink()
+    assert real.read_text() == TEXT
+
+
+@pytest.mark.skipif(not UNWRITABLE.exists(), reason="needs a file beside which none can be made")
+def test_what_could_not_be_written_is_no_change_of_the_history(tmp_path):
+    path = tmp_path / "batuta.toml"
+    path.symlink_to(UNWRITABLE)
+    file = PoolFile(path)
     with pytest.raises(ConfigError, match="cannot be written"):
-        file.write(file.read(), TEXT, what="changed", by="ada")
+        file.write(file.read(), TEXT, what="all", by="admin")
     assert file.history() == []

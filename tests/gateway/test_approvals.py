@@ -325,6 +325,22 @@ async def test_an_edit_that_is_no_plan_is_refused(store, steps):
     assert (await store.approvals.get("run_1:0")).edit == ""
 
 
+@pytest.mark.parametrize("decision", ["approve", "refuse"])
+async def test_a_decision_with_steps_or_unknown_fields_is_not_taken_without_them(store, decision):
+    """Whoever sends steps with an approval means those, and not the plan without them."""
+    await store.approvals.ask(plan_of(1))
+    async with Place(store) as place:
+        for extra in ({"steps": STEPS}, {"steps": []}, {"edit": STEPS}, {"reasons": "none"}):
+            status, _, said = await place.decide(
+                {"id": "run_1:0", "digest": "d"}, decision, **extra
+            )
+            assert status == 400 and said["error"]["param"] == next(iter(extra)), extra
+        status, _, said = await place.decide({"id": "run_1:0", "digest": "d"}, "edit")
+        assert status == 400 and said["error"]["param"] == "steps"
+    found = await store.approvals.get("run_1:0")
+    assert found.state == "waiting" and found.edit == ""
+
+
 async def test_a_plan_that_is_changed_after_its_approval_is_not_carried_out(store):
     """Whoever can write the table puts other steps, or another digest, in the place of what was approved."""
     async with Place(store) as place, anyio.create_task_group() as tasks:
@@ -345,13 +361,16 @@ async def test_the_page_edits_a_plan(store):
         _, page = await show(place, BOSS)
         token = page.split('name="token" value="')[1].split('"')[0]
         assert "Steps as JSON" in page
+        assert f"<strong>1. {plan['steps'][0]['worker']}</strong>" in page, (
+            "steps are read by number"
+        )
+        assert '<p class="waiting" dir="auto">' in page
         form = {"digest": plan["digest"], "decision": "edit", "token": token, "steps": json.dumps(STEPS)}  # fmt: skip
         assert await send(place, plan, form) == 303
         while (now := await place.waiting())["digest"] == plan["digest"]:
             await anyio.sleep(0.05)
-        assert (
-            await send(place, plan, {**form, "digest": now["digest"], "decision": "approve"}) == 303
-        )
+        form = {"digest": now["digest"], "decision": "approve", "token": token}
+        assert await send(place, plan, form) == 303
     assert place.answers[0][0] == 200 and place.called == 3
 
 

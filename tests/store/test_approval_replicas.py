@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import anyio
 import pytest
 
@@ -47,6 +49,17 @@ async def test_a_plan_that_expires_with_an_open_edit_was_decided_by_nobody(targe
         closed = await store.approvals.close(PLAN.id, "expired")
         assert closed is not None
         assert (closed.state, closed.by, closed.edit) == ("expired", "", "")
+
+
+async def test_a_plan_that_expires_has_no_reason_of_an_edit_for_its_caller(target):
+    async with Store.open(target) as store:
+        await store.approvals.ask(PLAN)
+        edited = await store.approvals.edit(PLAN.id, PLAN.digest, "[]", by="key:editor")
+        dropped = replace(edited, edit="", reason="the edit was rejected: it breaks the rule r")
+        assert await store.approvals.take_edit(edited, dropped)
+        closed = await store.approvals.close(PLAN.id, "expired")
+        assert closed is not None
+        assert closed.reason == ""
 
 
 async def test_a_decision_that_comes_too_late_names_the_state_that_another_process_wrote(target):

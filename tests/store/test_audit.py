@@ -185,6 +185,15 @@ async def test_a_changed_record_is_still_shown_and_exported(store, values, seq):
         assert format_zoned_time(record.at) and describe_details(record) is not None
 
 
+async def test_details_of_every_script_are_shown_as_they_were_written(store):
+    details = {"name": "Büro 東京", "other": "a\u202eb"}
+    await store.audit.append(
+        AuditEntry(actor="admin", action="key.created", subject="k", tenant="t", details=details)
+    )
+    (record,) = await store.audit.list(1)
+    assert describe_details(record) == 'name: "Büro 東京", other: "a\\u202eb"'
+
+
 async def test_what_is_removed_without_a_cut_is_found_after_one(store):
     await fill(store, 3, at=1 * DAY)
     await fill(store, 3, at=9 * DAY)

@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from time import time
@@ -25,7 +26,7 @@ HISTORY_LENGTH = 50
 """Maximum number of changes that are kept; an older one cannot be undone."""
 _HEADER = re.compile(r"\s*\[")
 _WORKERS = re.compile(r"\s*\[\[\s*workers\s*\]\]\s*(#.*)?$")
-_COMMENT = re.compile(r"\s#")
+_COMMENT = re.compile(r"""(?:"(?:\\.|[^"\\])*+"|'[^']*+'|[^"'#])*+(#.*)""")
 _UNSUPPORTED_LAYOUT = "the layout of this file is not supported: change it in a text editor"
 
 
@@ -42,8 +43,19 @@ def add_worker(text: str, values: Mapping[str, Any]) -> str:
         raise ConfigError(f"there is a worker {values['id']} already")
     expected["workers"] = [*workers, _read_back(values)]
     lines = [f"{name} = {format_value(value)}" for name, value in values.items()]
-    gap = "" if not text or text.endswith("\n\n") else "\n" if text.endswith("\n") else "\n\n"
-    return _verify_text(f"{text}{gap}[[workers]]\n" + "\n".join(lines) + "\n", expected)
+    end = _find_line_end(text)
+    gap = "" if not text or text.endswith(end * 2) else end if text.endswith(end) else end * 2
+    return _verify_text(text + gap + end.join(["[[workers]]", *lines, ""]), expected)
+
+
+def find_worker(text: str, worker: str) -> dict[str, Any]:
+    """Return the values of the worker in the text of the settings.
+
+    Raises:
+        ConfigError: there is no such worker, or the text is not TOML.
+    """
+    workers = _list_workers(_read_toml(text))
+    return workers[_find_index(workers, worker)]
 
 
 def change_worker(text: str, worker: str, values: Mapping[str, Any]) -> str:
@@ -60,17 +72,15 @@ def change_worker(text: str, worker: str, values: Mapping[str, Any]) -> str:
 def _set_value(text: str, worker: str, name: str, value: Any) -> str:
     expected = _read_toml(text)
     workers = _list_workers(expected)
-    index = next((at for at, each in enumerate(workers) if each.get("id") == worker), None)
-    if index is None:
-        raise ConfigError(f"the file has no worker {worker}")
+    index = _find_index(workers, worker)
     changed = {**workers[index], name: value}
     changed = _read_back({n: v for n, v in changed.items() if v is not None})
     if changed == workers[index]:
         return text
     expected["workers"] = [*workers[:index], changed, *workers[index + 1 :]]
-    lines = text.splitlines(keepends=True)
+    lines, line_end = list(StringIO(text, newline="\n")), _find_line_end(text)
     begin, end = _find_block(lines, index)
-    written = [] if value is None else [f"{name} = {format_value(value)}"]
+    written = [] if value is None else [f"{name} = {format_value(value)}{line_end}"]
     assigned = re.compile(rf"\s*{re.escape(name)}\s*=")
     found = next((at for at in range(begin, end) if assigned.match(lines[at])), None)
     if found is None:
@@ -78,10 +88,11 @@ def _set_value(text: str, worker: str, name: str, value: Any) -> str:
             (at for at in range(begin, end) if lines[at].strip() and lines[at].strip()[0] != "#"),
             default=begin - 1,
         )
-        kept = "" if lines[last].endswith("\n") else "\n"
+        kept = "" if lines[last].endswith("\n") else line_end
         lines[last] += kept
         return _verify_text(_join_lines(lines[: last + 1], written, lines[last + 1 :]), expected)
-    written = [f"{line}{_find_comment(lines[found])}" for line in written]
+    comment = _find_comment(lines[found])
+    written = [line.removesuffix(line_end) + comment + line_end for line in written]
     for after in range(found + 1, end + 1):  # the old value may span several lines
         try:
             return _verify_text(_join_lines(lines[:found], written, lines[after:]), expected)
@@ -90,15 +101,26 @@ def _set_value(text: str, worker: str, name: str, value: Any) -> str:
     raise ConfigError(_UNSUPPORTED_LAYOUT)
 
 
+def _find_index(workers: Sequence[Mapping[str, Any]], worker: str) -> int:
+    index = next((at for at, each in enumerate(workers) if each.get("id") == worker), None)
+    if index is None:
+        raise ConfigError(f"the file has no worker {worker}")
+    return index
+
+
+def _find_line_end(text: str) -> str:
+    """Return what ends the lines of the text: a line feed, with a carriage return or without it."""
+    return "\r\n" if "\r\n" in text else "\n"
+
+
 def _find_comment(line: str) -> str:
     """Return the comment at the end of a line with the spaces before it; empty without one."""
-    quoted = max(line.rfind('"'), line.rfind("'")) + 1
-    found = _COMMENT.search(line, quoted)
-    return line[len(line[: found.start()].rstrip()) :].rstrip("\r\n") if found else ""
+    found = _COMMENT.match(line)
+    return line[len(line[: found.start(1)].rstrip()) :].rstrip("\r\n") if found else ""
 
 
 def _join_lines(before: Sequence[str], written: Sequence[str], after: Sequence[str]) -> str:
-    return "".join([*before, *(f"{line}\n" for line in written), *after])
+    return "".join([*before, *written, *after])
 
 
 def _find_block(lines: Sequence[str], index: int) -> tuple[int, int]:

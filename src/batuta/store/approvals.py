@@ -53,7 +53,8 @@ class PendingPlan:
     """Who decided, as named in the audit trail; while the plan waits, the author of `edit`. Empty:
     nobody."""
     reason: str = ""
-    """The reason for the decision; before it, why the last edit was rejected. Empty: none."""
+    """The reason for the decision; before it, why the last edit was rejected. Empty: none, as for
+    a plan that was closed."""
     edit: str = ""
     """Proposed steps as JSON, until the run has checked and priced the edited plan. Empty: none."""
     written: str = ""
@@ -186,7 +187,7 @@ class ApprovalTable:
 
         def end(connection: Connection) -> PendingPlan | None:
             chosen = (APPROVALS.c.id == plan_id, APPROVALS.c.state == WAITING)
-            erased = dict.fromkeys(("plan", "edit", "steps", "by"), "")
+            erased = dict.fromkeys(("plan", "edit", "steps", "by", "reason"), "")
             connection.execute(update(APPROVALS).where(*chosen).values(state=state, **erased))
             return _find_plan(connection, plan_id)
 

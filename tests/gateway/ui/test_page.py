@@ -395,6 +395,15 @@ async def test_every_screen_is_kept_to_itself(app_state, browse, address):
         assert name not in {"src", "href", "action"} or value.startswith(("/", "?", "#"))
 
 
+@pytest.mark.parametrize("address", ["/ui/", "/ui/compare"])
+async def test_without_the_script_no_question_gets_into_an_address(app_state, browse, address):
+    async with browse(app_state).get(address) as response:
+        text = await response.text()
+    forms = re.findall(r"<form [^>]*data-(?:ask|compare|many)[^>]*>", text)
+    assert forms and all('method="dialog"' in form for form in forms)
+    assert "Questions are asked by a script" in text
+
+
 async def test_files_have_names_that_change_with_them(app_state, browse):
     http = browse(app_state)
     async with http.get("/ui/") as response:
@@ -578,6 +587,15 @@ async def test_the_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(
                 http.cookies.clear()
                 page = await http.get("/ui/runs", headers={"cookie": f"{name}={sent}"})
                 assert page.status_code == status, "its signature is looked at"
+
+
+async def test_who_is_not_signed_in_any_more_is_told_what_a_visitor_does(keyed, browse):
+    http = browse(keyed)
+    for address in ("/ui/ask", "/ui/body", "/ui/plan"):
+        async with http.post(address, json={}) as response:
+            text = await response.text()
+        assert response.status == 401
+        assert "reload the page" in text and "Bearer" not in text
 
 
 async def test_nobody_sees_anything_without_a_key(keyed, browse):

@@ -74,6 +74,24 @@ async def test_a_worker_is_added_tested_priced_and_switched_off(tmp_path, monkey
         assert ("pool.changed", "cy") in found and ("pool.tested", "cy") in found
 
 
+async def test_a_card_keeps_what_its_form_does_not_change(tmp_path, monkeypatch):
+    async with opened(tmp_path, monkeypatch) as admin:
+        described = admin.path.read_text().replace(
+            "price = { input = 1, output = 2 }",
+            'description = """\nFirst line.\nSecond.\n"""\ntags = ["eu west", "b"]\n'
+            "price = { input = 1.50, output = 2, cached = 0.1, call = 0.25 }",
+        )
+        admin.path.write_text(described)
+        card = {"description": "First line.\r\nSecond.", "tags": "eu west b"}
+        same = {**card, "input": "1.5", "output": "2"}
+        assert (await admin.post("pool/card/ada", **same))[0] == 303
+        assert admin.path.read_text() == described
+        assert (await admin.post("pool/card/ada", **{**same, "output": "3"}))[0] == 303
+        written = described.replace("1.50, output = 2, ", "1.5, output = 3, ", 1)
+        assert admin.path.read_text() == written
+        assert "1.5 in, 3 out, 0.25 a call" in await admin.page()
+
+
 async def test_what_cannot_be_served_changes_nothing(tmp_path, monkeypatch):
     async with opened(tmp_path, monkeypatch) as admin:
         before = admin.path.read_text()

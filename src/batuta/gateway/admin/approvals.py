@@ -65,16 +65,20 @@ class ApprovalRoutes:
 
         The body's `digest` names the version of the plan that the decision is about; `reason` is
         the reason for an approval or refusal, and `steps` are the edited steps.
+
+        Raises:
+            APIError: the body has an unknown field, or as for `PlanVerdict.give`.
         """
         body = await read_fields(request.scope, request.receive)
         body.check_names({"digest", "decision", "reason", "steps"})
+        steps = body.array("steps", MAX_STEPS)
         verdict = PlanVerdict(
             plan_id=request.path_params["id"],
             digest=body.need_text("digest"),
             decision=body.need_text("decision"),
             by=actor_of(request),
             reason=body.text("reason") or "",
-            steps=encode_json(body.array("steps", MAX_STEPS) or []).decode(),
+            steps="" if steps is None else encode_json(steps).decode(),
         )
         return json_response(plan_entry(await verdict.give(self._store)))
 
@@ -123,7 +127,7 @@ class PlanVerdict:
     """The actor, as named in the audit trail."""
     reason: str = ""
     steps: str = ""
-    """The edited steps as JSON."""
+    """The edited steps as JSON; empty: none, as for every decision but `edit`."""
 
     async def give(self, store: Store) -> PendingPlan:
         """Decide about the plan and return it; a plan that is edited still waits.
@@ -134,13 +138,19 @@ class PlanVerdict:
         if self.decision not in {"approve", "refuse", "edit"}:
             message = "'decision' must be 'approve', 'refuse' or 'edit'."
             raise APIError(400, "invalid_value", message, param="decision")
+        if self.steps and self.decision != "edit":
+            message = (
+                "'steps' replace the plan only with the decision 'edit': send that first, then "
+                "decide about the edited plan."
+            )
+            raise APIError(400, "invalid_value", message, param="steps")
         if len(self.reason) > MAX_REASON:
             message = f"'reason' exceeds {MAX_REASON} characters."
             raise APIError(400, "invalid_value", message, param="reason")
         plans = store.approvals
         try:
             if self.decision == "edit":
-                read_steps(self.steps)
+                read_steps(self.steps or "[]")
                 return await plans.edit(self.plan_id, self.digest, self.steps, by=self.by)
             approved = self.decision == "approve"
             return await plans.decide(

@@ -8,6 +8,7 @@ from typing import Any, cast, final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from batuta.core.formatting import escape_json_controls
 from batuta.gateway.errors import invalid_value, not_found, require_part
 from batuta.gateway.ui.rendering import render_page
 from batuta.gateway.ui.session import AUDIT_SCREEN, WebSession
@@ -58,4 +59,5 @@ def describe_details(record: AuditRecord) -> str:
     """Return the record's details in one line, with their values as JSON."""
     found = record.parsed_details
     details = cast("dict[str, Any]", found if isinstance(found, dict) else {"": found})
-    return ", ".join(f"{name}: {json.dumps(value)}" for name, value in details.items())
+    values = {name: json.dumps(value, ensure_ascii=False) for name, value in details.items()}
+    return escape_json_controls(", ".join(f"{name}: {value}" for name, value in values.items()))

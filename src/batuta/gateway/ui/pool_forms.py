@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from batuta.clients.factory import check_worker
-from batuta.config.pool_file import add_worker, change_worker
+from batuta.config.pool_file import add_worker, change_worker, find_worker
 from batuta.core import WorkerId
 from batuta.core.formatting import format_cost, format_seconds
 from batuta.errors import BatutaError
@@ -101,18 +101,19 @@ class PoolForms:
         """
         form = await self._form(request, session)
         worker: str = request.path_params["id"]
+        switch = partial(change_worker, worker=worker)
         match request.path_params["what"]:
             case "test":
                 return await self._test(worker, session)
             case "card":
-                values, what = parse_card(form), "card changed"
+                edit = partial(change_card, worker=worker, card=parse_card(form))
+                what = "card changed"
             case "off":
-                values, what = {"enabled": False}, "switched off"
+                edit, what = partial(switch, values={"enabled": False}), "switched off"
             case "on":
-                values, what = {"enabled": None}, "switched on"
+                edit, what = partial(switch, values={"enabled": None}), "switched on"
             case _:
                 raise not_found(f"The screen {request.url.path[:80]}")
-        edit = partial(change_worker, worker=worker, values=values)
         return await self._change(session, edit, worker, what)
 
     async def undo(self, request: Request, session: WebSession) -> Response:
@@ -223,6 +224,30 @@ def parse_card(form: Mapping[str, str]) -> dict[str, Any]:
     if amounts[0] is not None:
         price = dict(zip(("input", "output"), amounts, strict=True))
     return {"description": description[:2000] or None, "tags": tags or None, "price": price}
+
+
+def change_card(text: str, *, worker: str, card: Mapping[str, Any]) -> str:
+    """Return the text of the settings with the worker's card changed to that of a form.
+
+    Values are kept as they are in the file if the form has them as it showed them, and so are the
+    parts of a price that the form does not have.
+
+    Raises:
+        ConfigError: as for `change_worker`.
+    """
+    known = find_worker(text, worker)
+    price: Mapping[str, Any] = known.get("price") or {}
+    shown = parse_card(
+        {
+            "description": known.get("description", ""),
+            "tags": " ".join(known.get("tags", ())),
+            **{name: str(price.get(name, "")) for name in ("input", "output")},
+        }
+    )
+    values = {name: value for name, value in card.items() if value != shown[name]}
+    if values.get("price"):
+        values["price"] = {**price, **values["price"]}
+    return change_worker(text, worker, values)
 
 
 def _parse_price(name: str, text: str) -> int | float | None:

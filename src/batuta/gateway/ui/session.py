@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from batuta.errors import StoreError
-from batuta.gateway.access.caller import Caller, CallerRole, caller_of, missing_key
+from batuta.gateway.access.caller import Caller, CallerRole, caller_of, invalid_key
 from batuta.gateway.errors import APIError, log_exception
 from batuta.gateway.http.body import cookie_value
 from batuta.gateway.http.middleware import SESSION_COOKIE
@@ -120,7 +120,9 @@ class SessionManager:
         """
         visitor = self.identify(request)
         if visitor.caller.role is CallerRole.NOBODY:
-            raise missing_key()
+            raise invalid_key(
+                "You are not signed in any more: copy what you wrote, then reload the page."
+            )
         return visitor
 
     def page_endpoint(self, handler: Handler, *, open_to_all: bool = False) -> Endpoint:
