@@ -199,6 +199,7 @@ async def test_a_method_that_is_loaded_during_a_reload_answers():
     name = "baseline/self-consistency@5"
     state, fresh = app_state(), app_state().catalogue
     served = state.catalogue.find_model(name)
+    assert served is not None
 
     def load():
         state.catalogue.replace_by(fresh)

@@ -179,7 +179,7 @@ async def test_a_tool_that_returns_no_text_is_an_error_of_the_program(is_async):
     run_tool = run_later if is_async else lambda _: {"celsius": -3}
     async with batuta.open(pool, clients=clients) as session:
         with pytest.raises(TypeError, match=r"must return a string, not \{'celsius': -3\}"):
-            await session.ask("How cold is it in Oslo?", tools=tools, run_tool=run_tool)
+            await session.ask("How cold is it in Oslo?", tools=tools, run_tool=run_tool)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_session_is_made_outside_of_an_event_loop():
@@ -201,7 +201,7 @@ async def test_a_stream_is_read_once_and_its_options_are_checked():
         with pytest.raises(RuntimeError, match="only once"):
             _ = [event async for event in stream]
         with pytest.raises(TypeError, match="on_event must be an async function"):
-            _ = [event async for event in session.stream("6 x 7?", on_event=5)]
+            _ = [event async for event in session.stream("6 x 7?", on_event=5)]  # pyright: ignore[reportArgumentType]
 
 
 async def test_a_workflow_by_hand_and_a_conductor_of_ones_own():

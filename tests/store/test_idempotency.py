@@ -1,7 +1,7 @@
 """Claims of Idempotency-Keys, on both databases."""
 
 import pytest
-from sqlalchemy import Select, delete
+from sqlalchemy import Connection, Select, delete
 
 from batuta.store import Store
 from batuta.store.idempotency import EarlierRequest, IdempotencyStore
@@ -14,7 +14,8 @@ class Releasing:
     """A database in which the claim is released just before it is read, as if by another process."""
 
     def __init__(self, database):
-        self.database, self.connection = database, None
+        self.database = database
+        self.connection: Connection
 
     async def run_write(self, work):
         def run(connection):

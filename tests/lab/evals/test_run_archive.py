@@ -88,7 +88,7 @@ async def test_a_run_that_could_not_be_written_at_once_is_written_later(tmp_path
             await self.store.score_runs(judgements)
 
     async with Store.open(tmp_path / "busy.db") as store:
-        archive = RunArchive(BusyOnce(store))
+        archive = RunArchive(BusyOnce(store))  # pyright: ignore[reportArgumentType]
         archive.put(MeasuredRun(result, run))
         with pytest.raises(StoreError, match="busy"):
             await archive.flush()

@@ -7,6 +7,7 @@ from decimal import Decimal
 
 import pytest
 
+from batuta.core import WorkerId
 from batuta.gateway.ui.learning import ResultFolder
 from batuta.lab.commands.tune import read_original, show_result
 from batuta.lab.tune.calibrate import WorkerCard, share_of
@@ -107,7 +108,12 @@ def test_old_skills_are_replaced_in_a_table_of_their_own_too():
     text = '[[workers]]\nid = "ada"\n[workers.skills]\nmaths = 0.2\n\n[server]\nport = 1\n'
     measured = share_of([1.0, 0.0], 0.5)
     card = WorkerCard(
-        worker="ada", overall=measured, by_group=(measured,), usd=None, seconds=None, failed=0
+        worker=WorkerId("ada"),
+        overall=measured,
+        by_group=(measured,),
+        usd=None,
+        seconds=None,
+        failed=0,
     )
     advice = {"why": [], "best": "ada", "ultra": None, "mini": None}
     written = tomllib.loads(write_settings(text, advice, (card,), groups=("roads",)))

@@ -359,7 +359,7 @@ class GuardedProtocol(HttpToolsProtocol):
             message = "The request's target and its header 'host' name different servers."
             self._refuse_head(APIError(400, "invalid_request", message))
             raise TooMuchReadError
-        if self.parser.should_upgrade() and (plain := self._head_without_upgrade()):
+        if plain := self._head_without_upgrade():
             self._plain_head = plain
             return
         self._head, self._overhead, self._whole, self._answering = 0, 0, False, True
@@ -468,15 +468,14 @@ class GuardedProtocol(HttpToolsProtocol):
         return any(value != authority for name, value in self.headers if name.lower() == b"host")
 
     def _head_without_upgrade(self) -> bytes:
-        """Return the headers without `Upgrade`; empty if they announce no body."""
-        names = {name for name, _ in self.headers}
+        """Return the headers without `Upgrade`; empty if they offer none or announce no body."""
+        parser, names = self.parser, {name for name, _ in self.headers}
+        if parser is None or not parser.should_upgrade():
+            return b""
         if not names & {b"content-length", b"transfer-encoding"}:
             return b""
-        first = b"%b %b HTTP/%b" % (
-            self.parser.get_method(),
-            self.url,
-            self.parser.get_http_version().encode(),
-        )
+        version = parser.get_http_version().encode()
+        first = b"%b %b HTTP/%b" % (parser.get_method(), self.url, version)
         kept = (b"%b: %b" % each for each in self.headers if each[0] != b"upgrade")
         return b"\r\n".join((first, *kept, b"", b""))
 

@@ -238,12 +238,13 @@ def _line_json(history: History, q: int) -> dict[str, Any]:
 def _outcome_json(history: History, q: int, m: int) -> dict[str, Any]:
     usd, samples = float(history.usd_qm[q, m]), history.samples
     cost = {} if np.isnan(usd) else {"usd": usd}
-    ran = [] if samples is None else np.flatnonzero(~np.isnan(samples.credit_qms[q, m]))
-    if samples is None or not len(ran):
+    if samples is None or np.isnan(samples.credit_qms[q, m]).all():
         score, runs = float(history.scores_qm[q, m]), int(history.runs_qm[q, m])
         return {"score": score, "runs": runs, **cost}
-    answers = [samples.answer_at((q, m, int(s))) for s in ran]
-    return {"answers": answers, "scores": samples.credit_qms[q, m, ran].tolist(), **cost}
+    credit_s = samples.credit_qms[q, m].tolist()
+    ran = [s for s, credit in enumerate(credit_s) if not np.isnan(credit)]
+    answers = [samples.answer_at((q, m, s)) for s in ran]
+    return {"answers": answers, "scores": [credit_s[s] for s in ran], **cost}
 
 
 def _first_answers(samples: RunSamples) -> tuple[tuple[str | None, ...], ...]:
