@@ -164,8 +164,8 @@ async def load_config(
     if pool == DISCOVER_POOL:
         specs = (await find_workers(environ, http)).specs
         return _note_unread(loading.build("what was found here", specs), pool, environ)
-    near = find_similar(kind, (*plugin_names("pool"), LOCAL, DISCOVER_POOL))
-    if near and not os.path.exists(pool):  # noqa: PTH110 - False for a name that is too long
+    exists = os.path.exists(pool)  # noqa: PTH110 - False for a name that is too long
+    if not exists and (near := find_similar(kind, (*plugin_names("pool"), LOCAL, DISCOVER_POOL))):
         raise ConfigError(f"there is no file {pool}; did you mean {near}?")
     return await loading.read_file(Path(pool))
 
