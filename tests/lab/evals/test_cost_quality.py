@@ -166,7 +166,7 @@ async def test_routers_on_a_record_are_measured_by_the_gap_that_they_recover(tmp
     assert 0.6 < figures["apgr"] < 0.8
     assert figures["cpt50"] < 0.5
     assert figures["cpt50"] < figures["cpt80"] < 0.8
-    assert "per $0.0043 of its call" in found["asks"]["cascade@0.02"][0]
+    assert "for every $0.0043 of its call" in found["asks"]["cascade@0.02"][0]
     assert found["cost_quality"]["curves"]["cascade"]["systems"] == list(names[2:4])
     text = render_markdown(found)
     assert "AIQ (RouterBench, arXiv 2403.12031)" in text

@@ -76,8 +76,8 @@ class Switch:
         if self.pays:
             clause = "no cache is lost" if not self.cost_usd else f"it costs {cost} of cache"
             return (
-                f"{self.takes.id} takes over from {self.leaves.id}: {clause}, and the switch is "
-                f"expected to gain {gain}"
+                f"{self.takes.id} takes over from {self.leaves.id}: {clause} and is expected to "
+                f"gain {gain}"
             )
         return (
             f"stayed with {self.leaves.id}: a switch to {self.takes.id} would cost {cost} of cache "

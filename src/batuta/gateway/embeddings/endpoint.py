@@ -24,7 +24,8 @@ _MAX_TOKENS = 300_000
 _MAX_DIMENSIONS = 65_536
 _MAX_TOKEN_ID = 2**31 - 1
 _USED_FIELDS = {"model", "input", "dimensions", "encoding_format"}
-_FIELDS_WITHOUT_EFFECT = {"user"}
+_ACCEPTED_FIELDS = {"user"}
+"""Known fields that have no effect and are reported as ignored."""
 REFUSED_FIELDS: dict[str, str] = {}
 """Known fields that are refused: none."""
 _MAX_IGNORED = 20
@@ -55,7 +56,7 @@ def parse_embedding(body: Fields) -> EmbeddingCall:
         # Embeddings have no output tokens, so almost none are reserved.
         sampling=Sampling(max_tokens=1, dimensions=body.whole("dimensions", 1, _MAX_DIMENSIONS)),
     )
-    ignored = body.unused(_USED_FIELDS | _FIELDS_WITHOUT_EFFECT, _FIELDS_WITHOUT_EFFECT)
+    ignored = body.unused(_USED_FIELDS | _ACCEPTED_FIELDS, _ACCEPTED_FIELDS)
     call = ParsedCall(
         model=model,
         question=question,

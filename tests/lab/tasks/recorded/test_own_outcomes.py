@@ -58,7 +58,7 @@ class TestRecord:
         assert record.usage.input_qms.tolist() == [[[7, 7], [-1, -1]]]
         assert record.usage.output_qms.tolist() == [[[3, 4], [-1, -1]]]
         np.testing.assert_array_equal(record.usage.usd_qms[0, 0], [0.01, np.nan])
-        assert read_history(tmp_path / "o.jsonl").runs_qm.tolist() == [[2, 4]]
+        assert read_history(tmp_path / "o.jsonl").runs_qm.tolist() == [[1, 4]]
 
     def test_answers_are_read_from_replies_that_do_not_tell_them(self, tmp_path):
         path = write(
