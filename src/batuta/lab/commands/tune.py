@@ -242,9 +242,16 @@ async def _run_tuning(
     settings: TuneSettings,
 ) -> dict[str, Any]:
     from batuta.lab.tune.context import TuneContext  # noqa: PLC0415 - same
-    from batuta.lab.tune.fitted_confidence import fit_tuned_confidence  # noqa: PLC0415 - loads numpy
+    from batuta.lab.tune.fitted_confidence import (  # noqa: PLC0415 - loads numpy
+        fit_tuned_confidence,
+        pay_samples,
+    )
     from batuta.lab.tune.opening import open_runner, start_clock  # noqa: PLC0415 - same
-    from batuta.lab.tune.report import describe_tuning, selectors_of  # noqa: PLC0415 - same
+    from batuta.lab.tune.report import (  # noqa: PLC0415 - same
+        describe_tuning,
+        saved_systems,
+        selectors_of,
+    )
     from batuta.lab.tune.tuning import run_tuning  # noqa: PLC0415 - same
 
     where, grading = options.execution, options.grading
@@ -276,6 +283,7 @@ async def _run_tuning(
                 task, completed=min(int(100 * context.spent_share()), 100), status=spent()
             )
             result = await run_tuning(context)
+            await pay_samples(context, saved_systems(result).values())
             found = describe_tuning(result, parts, settings, runner.meter)
             written = selectors_of(found, result).values()
             served = {selector.name: system for system, selector in written}
