@@ -6,8 +6,10 @@ import re
 import anyio
 import pytest
 
+from batuta.clients import HttpTransport
 from batuta.conductors.workflow_selector import open_workflow_selector
 from batuta.config.confidence import read_confidence
+from batuta.config.load import load_config
 from batuta.core import Pool, Question
 from batuta.engine import RunSettings, conduct
 from batuta.engine.confidence import SampleSetting
@@ -97,6 +99,10 @@ def test_settings_that_name_a_file_of_their_own_keep_it():
     )
     own = '[confidence]\nfile = "mine.json"\n'
     assert with_confidence(own, "confidence.json") == own
+    sampled = "[confidence]\nsamples = 3\n\n[mini]\n"
+    assert with_confidence(sampled, "confidence.json") == sampled.replace(
+        "]\ns", ']\nfile = "confidence.json"\ns'
+    )
 
 
 def reply_to(body):
@@ -106,7 +112,9 @@ def reply_to(body):
     return f"Answer: {number if knows else -1}"
 
 
-async def test_calls_that_ask_again_are_among_the_calls_of_the_report(tmp_path, command_line):
+async def test_calls_that_ask_again_are_reported_and_what_they_fitted_is_served(
+    tmp_path, command_line
+):
     env = {"BATUTA_HOME": str(tmp_path / "home"), "HOME": str(tmp_path), "TEST_KEY": KEY}
     lines = ({"question": f"What is number {n}?", "answer": n} for n in range(160))
     (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, lines)))
@@ -129,3 +137,9 @@ async def test_calls_that_ask_again_are_among_the_calls_of_the_report(tmp_path, 
     assert any("with 1 sample" in line for line in report["confidence"])
     assert report["spent"]["calls"] == made <= 600
     assert f"spent: {made} calls" in done.stdout and "count against" not in done.stdout
+    async with HttpTransport() as http:
+        tuned = await load_config(
+            http, pool=str(tmp_path / "out" / "batuta.toml"), environ={"TEST_KEY": KEY}
+        )
+    assert tuned.confidence is not None and tuned.confidence.samples == SampleSetting(count=1)
+    assert any(one.sampled for one in tuned.confidence.conductors.values())

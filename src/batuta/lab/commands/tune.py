@@ -31,7 +31,7 @@ from batuta.rendering.console import open_console
 
 if TYPE_CHECKING:
     from batuta.lab.tasks.recorded import RecordedOutcomes
-    from batuta.lab.tune.context import TuneSettings
+    from batuta.lab.tune.context import TuneContext, TuneSettings
     from batuta.lab.tune.opening import TuneQuestions
     from batuta.lab.tune.parts import QuestionParts
     from batuta.lab.tune.record_tuning import RecordParts
@@ -241,17 +241,8 @@ async def _run_tuning(
     *,
     settings: TuneSettings,
 ) -> dict[str, Any]:
-    from batuta.lab.tune.context import TuneContext  # noqa: PLC0415 - same
-    from batuta.lab.tune.fitted_confidence import (  # noqa: PLC0415 - loads numpy
-        fit_tuned_confidence,
-        pay_samples,
-    )
+    from batuta.lab.tune.context import TuneContext  # noqa: PLC0415 - loads numpy
     from batuta.lab.tune.opening import open_runner, start_clock  # noqa: PLC0415 - same
-    from batuta.lab.tune.report import (  # noqa: PLC0415 - same
-        describe_tuning,
-        saved_systems,
-        selectors_of,
-    )
     from batuta.lab.tune.tuning import run_tuning  # noqa: PLC0415 - same
 
     where, grading = options.execution, options.grading
@@ -283,14 +274,7 @@ async def _run_tuning(
                 task, completed=min(int(100 * context.spent_share()), 100), status=spent()
             )
             result = await run_tuning(context)
-            await pay_samples(context, saved_systems(result).values())
-            found = describe_tuning(result, parts, settings, runner.meter)
-            written = selectors_of(found, result).values()
-            served = {selector.name: system for system, selector in written}
-            confidence = await fit_tuned_confidence(context, served)
-    found |= {"confidence": confidence.describe()}
-    fitted = confidence.text if confidence.stored.conductors else ""
-    _write_results(options, found, result, parts, fitted=fitted, simulated=loaded.simulated)
+            found = await _write_results(options, loaded, context, result)
     if not options.output.json:
         pool = options.pool if loaded.simulated else None
         show_result(found, options.output.out, pool=pool, counted=budget.usd)
@@ -306,41 +290,61 @@ def read_original(pool: str | None, environ: Mapping[str, str]) -> str:
     return source.read_text(encoding="utf-8") if source.is_file() else ""
 
 
-def _write_results(
-    options: TuneOptions,
-    found: dict[str, Any],
-    result: TuneResult,
-    parts: QuestionParts,
-    *,
-    fitted: str,
-    simulated: bool,
-) -> None:
-    """Write the results, and new settings for a pool of real workers.
+async def _write_results(
+    options: TuneOptions, loaded: LoadedConfig, context: TuneContext, result: TuneResult
+) -> dict[str, Any]:
+    """Make the last calls, fit confidence, and write the results and, unless simulated, settings.
 
-    `fitted` is the content of the confidence model's file; empty if nothing could be fitted.
+    Returns:
+        The report.
     """
     from batuta.lab.evals.report_files import write_files  # noqa: PLC0415 - loads numpy
+    from batuta.lab.tune.fitted_confidence import (  # noqa: PLC0415 - same
+        fit_tuned_confidence,
+        pay_samples,
+    )
+    from batuta.lab.tune.report import (  # noqa: PLC0415 - same
+        describe_tuning,
+        saved_systems,
+        selectors_of,
+        write_results,
+    )
+
+    out, parts, settings = options.output.out, context.parts, context.settings
+    await pay_samples(context, saved_systems(result).values())
+    found = describe_tuning(result, parts, settings, context.runner.meter)
+    served = {selector.name: system for system, selector in selectors_of(found, result).values()}
+    confidence = await fit_tuned_confidence(context, served)
+    found |= {"confidence": confidence.describe()}
+    names_fit = confidence.can_serve(settings.samples)
+    text = None if loaded.simulated else _settings_text(options, found, result, names_fit=names_fit)
+    write_results(out, found, result=result, tasks=parts.search, settings_text=text)
+    if confidence.stored.conductors:
+        write_files(out, {CONFIDENCE_FILE: confidence.text})
+    return found
+
+
+def _settings_text(
+    options: TuneOptions, found: dict[str, Any], result: TuneResult, *, names_fit: bool
+) -> str:
+    """Return the pool's settings with the recommended systems and the measurements.
+
+    With `names_fit` they name the file of the fitted confidence model.
+    """
     from batuta.lab.tune.recommend import with_confidence, write_settings  # noqa: PLC0415 - loads numpy
-    from batuta.lab.tune.report import write_results  # noqa: PLC0415 - same
     from batuta.lab.tune.stages import ULTRA  # noqa: PLC0415 - same
 
-    text = None
-    if not simulated:
-        system = (result.nominees or {}).get(ULTRA)
-        selector_rounds = 1 if system is None else system.selector.needed_rounds
-        text = write_settings(
-            read_original(options.pool, os.environ),
-            found["recommendation"],
-            result.cards,
-            groups=result.grouping.names,
-            rounds=result.pattern.rounds if result.pattern else selector_rounds,
-            strengths={one.id: one.strength for one in result.settings_pool},
-        )
-        if fitted:
-            text = with_confidence(text, CONFIDENCE_FILE)
-    write_results(options.output.out, found, result=result, tasks=parts.search, settings_text=text)
-    if fitted:
-        write_files(options.output.out, {CONFIDENCE_FILE: fitted})
+    system = (result.nominees or {}).get(ULTRA)
+    selector_rounds = 1 if system is None else system.selector.needed_rounds
+    text = write_settings(
+        read_original(options.pool, os.environ),
+        found["recommendation"],
+        result.cards,
+        groups=result.grouping.names,
+        rounds=result.pattern.rounds if result.pattern else selector_rounds,
+        strengths={one.id: one.strength for one in result.settings_pool},
+    )
+    return with_confidence(text, CONFIDENCE_FILE) if names_fit else text
 
 
 def tune_record(options: TuneOptions) -> dict[str, Any]:

@@ -302,6 +302,18 @@ class JudgeClient:
         return await self._meter.complete(self._worker, self._client, request, listener)
 
 
+def open_judge(
+    judge: WorkerId | None,
+    pool: Pool,
+    clients: Mapping[WorkerId, Client],
+    meter: CallMeter,
+    *,
+    seed: int,
+) -> JudgeClient | None:
+    """Return the client of the worker that grades answers; None without such a worker."""
+    return None if judge is None else JudgeClient(pool[judge], clients[judge], meter, seed)
+
+
 @final
 class CandidateRunner:
     """Runs candidates on tasks and remembers their results."""

@@ -29,7 +29,7 @@ from batuta.lab.executor.select import LOCAL
 from batuta.lab.task_sources import TASK_SOURCES
 from batuta.lab.tasks import datasets
 from batuta.lab.tasks.datasets import reasoning_gym
-from batuta.lab.tune.candidate_runner import CallMeter, CandidateRunner, JudgeClient
+from batuta.lab.tune.candidate_runner import CallMeter, CandidateRunner, open_judge
 from batuta.lab.tune.context import TuneSettings
 from batuta.lab.tune.parts import QuestionParts
 from batuta.lab.tune.remote_runs import RemoteRuns, TuneRunJob
@@ -190,11 +190,7 @@ async def open_runner(
                 for worker in pool
             }
             meter = CallMeter(unknown)
-            judging = (
-                None
-                if judge is None
-                else JudgeClient(pool[judge], wrapped[judge], meter, settings.seed)
-            )
+            judging = open_judge(judge, pool, wrapped, meter, seed=settings.seed)
             async with (
                 open_answer_grader(questions.tasks, judging, sandbox)
                 if questions.grade is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from batuta.config.conductors import PATTERN_PREFIX
@@ -13,6 +13,7 @@ from batuta.lab.tune.calibrate import WorkerCard
 _TABLE = re.compile(r"^\s*\[{1,2}\s*([A-Za-z0-9_.\"-]+)\s*\]{1,2}")
 _OWN = frozenset({"mini", "ultra"})
 _ROUNDS = re.compile(r"^\s*max_rounds\s*=\s*(\d+)")
+_FILE = re.compile(r"^\s*file\s*=")
 _MEASURED = re.compile(r"^\s*(strength|skills|id)\s*=")
 
 
@@ -52,28 +53,49 @@ def write_settings(
 
 
 def with_confidence(text: str, file: str) -> str:
-    """Add the confidence model's file to the settings, unless they have a [confidence] table."""
-    tables = (found[1] for line in text.splitlines() if (found := _TABLE.match(line)))
-    return text if "confidence" in tables else f'{text}\n[confidence]\nfile = "{file}"\n'
+    """Add the confidence model's file to the settings, unless their [confidence] names a file."""
+
+    def named(known: re.Match[str] | None) -> str:
+        return known.string if known else f'file = "{file}"'
+
+    lines = _with_entry(text.splitlines(), "confidence", _FILE, named)
+    return "\n".join(lines) + "\n"
 
 
 def _with_rounds(lines: Sequence[str], rounds: int) -> list[str]:
     """Raise `max_rounds` to `rounds`, because comparing answers needs a second round."""
+
+    def raised(known: re.Match[str] | None) -> str:
+        return f"max_rounds = {max(rounds, int(known[1]) if known else 0)}"
+
+    return _with_entry(lines, "limits", _ROUNDS, raised)
+
+
+def _with_entry(
+    lines: Sequence[str],
+    name: str,
+    pattern: re.Pattern[str],
+    entry: Callable[[re.Match[str] | None], str],
+) -> list[str]:
+    """Replace the entry of a table; add it, and the table, where they are missing.
+
+    `pattern` finds the entry's line in the table `name`, and `entry` returns its new line from what
+    was found, or from None.
+    """
     written: list[str] = []
-    table, has_limit = "", False
+    table, header, has_entry = "", None, False
     for line in lines:
         if found := _TABLE.match(line):
             table = found[1]
-        known = _ROUNDS.match(line) if table == "limits" else None
-        has_limit = has_limit or known is not None
-        written.append(f"max_rounds = {max(rounds, int(known[1]))}" if known else line)
-    if has_limit:
+            header = len(written) if table == name else header
+        known = pattern.match(line) if table == name else None
+        has_entry = has_entry or known is not None
+        written.append(entry(known) if known else line)
+    if has_entry:
         return written
-    tables = ((at, _TABLE.match(line)) for at, line in enumerate(written))
-    header = next((at for at, found in tables if found and found[1] == "limits"), None)
     if header is None:
-        return [*written, "", "[limits]", f"max_rounds = {rounds}"]
-    return [*written[: header + 1], f"max_rounds = {rounds}", *written[header + 1 :]]
+        return [*written, "", f"[{name}]", entry(None)]
+    return [*written[: header + 1], entry(None), *written[header + 1 :]]
 
 
 def _without_tables(text: str, names: frozenset[str]) -> list[str]:

@@ -35,8 +35,8 @@ from batuta.lab.tune.candidate_runner import (
     CandidateResult,
     CandidateRunner,
     Entry,
-    JudgeClient,
     Key,
+    open_judge,
 )
 
 RunOrder = tuple[Task, Entry]
@@ -95,11 +95,7 @@ class TuneRunJob:
             CallMeter(self.unknown),
             {one.id: _AskingClient(one.id) for one in self.pool},
         )
-        judging = (
-            None
-            if self.judge is None
-            else JudgeClient(self.pool[self.judge], clients[self.judge], meter, self.seed)
-        )
+        judging = open_judge(self.judge, self.pool, clients, meter, seed=self.seed)
         async with (
             open_answer_grader(self.kinds, judging, self.sandbox)
             if self.grade is None
