@@ -190,19 +190,26 @@ def _tune_settings(
     from batuta.lab.tune.context import TuneSettings  # noqa: PLC0415 - same
     from batuta.lab.tune.opening import is_labelled  # noqa: PLC0415 - loads numpy
     from batuta.lab.tune.rewriting import is_rewriting_installed  # noqa: PLC0415 - same
-    from batuta.lab.tune.spending import Allowance  # noqa: PLC0415 - same
+    from batuta.lab.tune.spending import Allowance, bound_pool_costs  # noqa: PLC0415 - same
     from batuta.lab.tune.stages import TuneStage  # noqa: PLC0415 - same
 
     limits, goals, search = options.limits, options.goals, options.search
     stages = options.execution.stages
     if limits.budget is None and limits.calls is None and limits.minutes is None:
         raise ConfigError("set a limit: --budget DOLLARS, --calls N or --minutes M")
+    unknown = loaded.limits.unknown
+    bounds = bound_pool_costs(loaded.pool, questions.tasks, unknown)
+    if limits.calls is None and limits.minutes is None and not any(bounds.values()):
+        raise ConfigError(
+            "calls of these workers cost nothing, so --budget limits nothing: set --calls N or "
+            "--minutes M too"
+        )
     return TuneSettings(
         allowance=Allowance(
             usd=None if limits.budget is None else Decimal(str(limits.budget)),
             calls=limits.calls,
             minutes=limits.minutes,
-            unknown=loaded.limits.unknown,
+            unknown=unknown,
         ),
         labelled=is_labelled(questions) if search.labels is None else search.labels,
         call_weight=goals.needed_gain,
