@@ -314,6 +314,7 @@ def forecast_tuning(
         }
         before = until
     if again := settings.sample_calls(parts):
+        again = again if calls is None else min(again, round((1 - before) * calls))
         stages["samples"] = {"calls": again, "usd": round(again * typical, 4)}
     return {
         "budget": {**asdict(settings.allowance), "unknown": None},
