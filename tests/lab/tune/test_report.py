@@ -4,6 +4,7 @@ import json
 import tomllib
 import urllib.request
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from batuta.gateway.ui.learning import ResultFolder
 from batuta.lab.commands.tune import read_original, show_result
 from batuta.lab.tune.calibrate import WorkerCard, share_of
 from batuta.lab.tune.judge import Comparison, Verdict
-from batuta.lab.tune.recommend import write_settings
+from batuta.lab.tune.recommend import with_confidence, write_settings
 from batuta.lab.tune.report import break_even, describe_tuning, draw_front, write_results
 from batuta.lab.tune.stages import TuneStage
 from gateway.ui.page_server import PageServer
@@ -123,6 +124,56 @@ def test_old_skills_are_replaced_in_a_table_of_their_own_too():
     assert written["server"] == {"port": 1}
 
 
+@pytest.mark.parametrize("skills", ["skills.maths = 0.2", "skills = { maths = 0.2 }"])
+def test_old_skills_are_replaced_however_they_are_written(skills):
+    measured = share_of([1.0, 0.0], 0.5)
+    card = WorkerCard(
+        worker=WorkerId("ada"),
+        overall=measured,
+        by_group=(measured,),
+        usd=None,
+        seconds=None,
+        failed=0,
+    )
+    advice = {"why": [], "best": "ada", "ultra": None, "mini": None}
+    text = f'[[workers]]\nid = "ada"\n{skills}\n'
+    written = tomllib.loads(write_settings(text, advice, (card,), groups=("roads",)))
+    assert written["workers"][0]["skills"] == {"roads": {"share": 0.5, "questions": 2}}
+
+
+async def test_settings_that_are_written_elsewhere_find_the_files_of_the_original(
+    tmp_path, monkeypatch
+):
+    """From any folder, as a server is started, and again after the next tuning."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "best").mkdir()  # named like a conductor, and no path
+    (mine / "confidence.json").write_text('{"format": 1, "conductors": {}}')
+    (mine / "flow.toml").write_text("")
+    (mine / "history.jsonl").write_text("")
+    (mine / "pool.toml").write_text(
+        '[[workers]]\nid = "ada"\nmodel = "m"\nbase_url = "http://127.0.0.1:9/v1"\n'
+        '[models.mine]\nworkflow = "flow.toml"  # mine\n[models.best]\nconductor = "best"\n'
+        "[baselines]\nhistory = 'history.jsonl'\n[confidence]\nfile = \"confidence.json\"\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    first, second = Path("runs/first"), tmp_path / "second"
+    for out, source in ((first, mine / "pool.toml"), (second, first / "batuta.toml")):
+        out.mkdir(parents=True)
+        text = read_original(str(source), {}, out)
+        (out / "batuta.toml").write_text(text)
+        found = tomllib.loads(text)
+        assert found["models"]["best"] == {"conductor": "best"}
+        paths = (found["models"]["mine"]["workflow"], found["baselines"]["history"],
+                 found["confidence"]["file"])  # fmt: skip
+        for path, name in zip(
+            paths, ("flow.toml", "history.jsonl", "confidence.json"), strict=True
+        ):
+            assert (out / path).resolve() == (mine / name).resolve()
+    kept = with_confidence(text, "confidence.json")
+    assert tomllib.loads(kept)["confidence"] == {"file": "confidence.json"}, "the newer fit"
+
+
 def compared(nominee, opponent, saved):
     return Comparison(
         nominee=nominee, opponent=opponent, verdict=Verdict.CHEAPER, questions=20, difference=0.0,
@@ -154,7 +205,7 @@ def test_the_settings_that_are_changed_are_those_that_were_read(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     (tmp_path / "batuta.toml").write_text("# here", encoding="utf-8")
     (tmp_path / "other.toml").write_text("# other", encoding="utf-8")
-    assert read_original(None, {}) == "# here"
-    assert read_original(None, {"BATUTA_CONFIG": "other.toml"}) == "# other"
-    assert read_original("other.toml", {}) == "# other"
-    assert read_original("discover", {}) == ""
+    assert read_original(None, {}, tmp_path) == "# here"
+    assert read_original(None, {"BATUTA_CONFIG": "other.toml"}, tmp_path) == "# other"
+    assert read_original("other.toml", {}, tmp_path) == "# other"
+    assert read_original("discover", {}, tmp_path) == ""

@@ -22,6 +22,7 @@ from batuta.config.load import DEFAULT_FILE, load_config
 from batuta.config.loaded import LoadedConfig
 from batuta.core import WorkerId
 from batuta.core.suggestions import suggest_names
+from batuta.embedded.policy import is_policy
 from batuta.errors import ConfigError
 from batuta.lab.commands.eval_output import print_message
 from batuta.lab.commands.tune_options import TuneOptions, TuneQuestionOptions
@@ -288,13 +289,26 @@ async def _run_tuning(
     return found
 
 
-def read_original(pool: str | None, environ: Mapping[str, str]) -> str:
+def read_original(pool: str | None, environ: Mapping[str, str], folder: Path) -> str:
     """Return the text of the pool's settings file; empty if the pool was not read from a file.
 
-    `pool` is the value of --pool; None: the default file, as `load_config` finds it.
+    `pool` is the value of --pool; None: the default file, as `load_config` finds it. Paths that are
+    relative to the file's folder are rewritten for settings in `folder`.
     """
+    from batuta.lab.tune.recommend import move_paths  # noqa: PLC0415 - loads numpy
+
     source = Path(pool or environ.get("BATUTA_CONFIG") or DEFAULT_FILE)
-    return source.read_text(encoding="utf-8") if source.is_file() else ""
+    if not source.is_file():
+        return ""
+
+    def moved(value: str) -> str:
+        found = source.parent / value
+        is_path = found.is_file() or is_policy(found)  # not the name of a worker
+        if Path(value).is_absolute() or not is_path:
+            return value
+        return Path(os.path.relpath(found.resolve(), folder.resolve())).as_posix()
+
+    return move_paths(source.read_text(encoding="utf-8"), moved)
 
 
 async def _write_results(
@@ -344,7 +358,7 @@ def _settings_text(
     system = (result.nominees or {}).get(ULTRA)
     selector_rounds = 1 if system is None else system.selector.needed_rounds
     text = write_settings(
-        read_original(options.pool, os.environ),
+        read_original(options.pool, os.environ, options.output.out),
         found["recommendation"],
         result.cards,
         groups=result.grouping.names,

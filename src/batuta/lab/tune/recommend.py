@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from batuta.config.conductors import PATTERN_PREFIX
@@ -13,8 +14,16 @@ from batuta.lab.tune.calibrate import WorkerCard
 _TABLE = re.compile(r"^\s*\[{1,2}\s*([A-Za-z0-9_.\"-]+)\s*\]{1,2}")
 _OWN = frozenset({"mini", "ultra"})
 _ROUNDS = re.compile(r"^\s*max_rounds\s*=\s*(\d+)")
-_FILE = re.compile(r"^\s*file\s*=")
-_MEASURED = re.compile(r"^\s*(strength|skills|id)\s*=")
+_FILE = re.compile(r"^\s*file\s*=\s*[\"'](.*?)[\"']")
+_MEASURED = re.compile(r"^\s*(strength|skills|id)\s*[.=]")
+_PATH = re.compile(r"^(\s*(\w+)\s*=\s*)([\"'])(.+?)\3")
+_PATHS = {
+    "baselines": {"history", "cascade"},
+    "conductor": {"worker", "card"},
+    "confidence": {"file"},
+    "models": {"conductor", "workflow"},
+}
+"""The settings of each table that may be paths relative to the settings' folder."""
 
 
 def write_settings(
@@ -52,11 +61,26 @@ def write_settings(
     return "\n".join(lines).strip() + "\n"
 
 
+def move_paths(text: str, moved: Callable[[str], str]) -> str:
+    """Return the settings with `moved` applied to each value that may be a relative path."""
+    lines: list[str] = []
+    table = ""
+    for line in text.splitlines():
+        if found := _TABLE.match(line):
+            table = found[1].split(".")[0]
+        path = _PATH.match(line)
+        if path and path[2] in _PATHS.get(table, ()):
+            line = f"{path[1]}{path[3]}{moved(path[4])}{line[path.end(4) :]}"  # noqa: PLW2901
+        lines.append(line)
+    return "\n".join(lines)
+
+
 def with_confidence(text: str, file: str) -> str:
-    """Add the confidence model's file to the settings, unless their [confidence] names a file."""
+    """Add the confidence model's file to the settings, unless they name a file of another name."""
 
     def named(known: re.Match[str] | None) -> str:
-        return known.string if known else f'file = "{file}"'
+        is_own = known is not None and PurePath(known[1]).name != file
+        return known.string if known and is_own else f'file = "{file}"'
 
     lines = _with_entry(text.splitlines(), "confidence", _FILE, named)
     return "\n".join(lines) + "\n"
