@@ -2,12 +2,13 @@
 
 import re
 from dataclasses import replace
+from decimal import Decimal
 
 import anyio
 import pytest
 
 from batuta.clients import ScriptedClient
-from batuta.core import Finish, Pool, Reply, Worker, WorkerId
+from batuta.core import Finish, Pool, Price, Reply, Worker, WorkerId
 from batuta.core.worker import PROGRAM
 from batuta.errors import ConfigError, ModelNotFoundError, ProviderOverloadedError, SourceError
 from batuta.lab.evals.task_sets import task_family
@@ -179,6 +180,30 @@ async def test_a_budget_that_is_too_small_is_refused_in_a_sentence():
 
     with pytest.raises(ConfigError, match="no worker gave answers"):
         await tune(EQUAL, 500, clients={w: ScriptedClient(fail) for w in EQUAL.workers})
+
+
+async def test_models_that_all_fail_are_told_although_a_program_answers():
+    def fail(_):
+        raise ModelNotFoundError("no such model")
+
+    pool = Pool((*EQUAL.pool, Worker(id=WorkerId("python"), model="python", tags=(PROGRAM,))))
+    clients = {w: ScriptedClient(fail) for w in EQUAL.workers}
+    clients[WorkerId("python")] = ScriptedClient(lambda _: "There is no program.")
+    with pytest.raises(ConfigError, match="no model gave answers"):
+        await tune(EQUAL, 300, clients=clients, pool=pool, tasks=EQUAL.tasks(60))
+
+
+async def test_a_worker_that_never_answered_is_not_the_best_of_those_that_are_never_right():
+    def fail(_):
+        raise ModelNotFoundError("no such model")
+
+    cheap = Price(input=Decimal(0), output=Decimal(0))
+    pool = Pool((*EQUAL.pool, Worker(id=WorkerId("gone"), model="gone", price=cheap)))
+    clients = {w: ScriptedClient(lambda _: "Answer: 1") for w in EQUAL.workers}
+    clients[WorkerId("gone")] = ScriptedClient(fail)
+    result, *_ = await tune(EQUAL, 150, clients=clients, pool=pool, tasks=EQUAL.tasks(40))
+    assert result.left_out == ("gone",)
+    assert recommend_systems(result)["best"] in EQUAL.workers
 
 
 def test_few_and_double_questions():

@@ -171,11 +171,13 @@ async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[l
     return [context.parts.search[index] for index in chosen], group_n[chosen]
 
 
-def choose_usable(cards: Sequence[WorkerCard]) -> tuple[tuple[WorkerId, ...], tuple[WorkerId, ...]]:
+def choose_usable(
+    cards: Sequence[WorkerCard], pool: Pool
+) -> tuple[tuple[WorkerId, ...], tuple[WorkerId, ...]]:
     """Return the workers to keep, and the workers left out because they have too few scores.
 
     Raises:
-        ConfigError: all workers would be left out.
+        ConfigError: all workers, or all models of a pool that has any, would be left out.
     """
     failing = [
         card.worker
@@ -183,9 +185,9 @@ def choose_usable(cards: Sequence[WorkerCard]) -> tuple[tuple[WorkerId, ...], tu
         if card.failed >= _FAILED * (card.failed + card.overall.questions)
     ]
     usable = tuple(card.worker for card in cards if card.worker not in failing)
-    if not usable:
+    if not {worker.id for worker in pool.ranked()}.intersection(usable):
         raise ConfigError(
-            "no worker gave answers that could be graded: run `batuta pool check`, and check the "
-            "questions' graders"
+            f"no {'model' if usable else 'worker'} gave answers that could be graded: run "
+            "`batuta pool check`, and check the questions' graders"
         )
     return usable, tuple(failing)
