@@ -30,3 +30,13 @@ async def test_dollars_are_no_limit_for_workers_that_cost_nothing(
     )
     assert done.returncode == code, done.stderr
     assert ("set --calls N or --minutes M" in done.stderr) == bool(code)
+
+
+async def test_simulated_workers_that_the_environment_names_are_asked_about_their_world(
+    tmp_path, command_line
+):
+    env = {"BATUTA_HOME": str(tmp_path), "HOME": str(tmp_path), "BATUTA_CONFIG": "rehearsal"}
+    args = ("tune", "--calls", "60", "--limit", "60", "--stages", "calibrate,search")
+    done = await anyio.to_thread.run_sync(lambda: command_line.run(*args, cwd=tmp_path, env=env))
+    assert done.returncode == 0, done.stderr
+    assert "try it: batuta ask --pool rehearsal --conductor" in done.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -139,6 +140,7 @@ async def _tune_workflows(options: TuneOptions) -> dict[str, Any]:
     from batuta.lab.tune.stages import TuneStage  # noqa: PLC0415 - same
 
     limit_blas_to_one_thread()
+    options = replace(options, pool=options.pool or os.environ.get("BATUTA_CONFIG"))
     async with HttpTransport() as http:
         loaded = await load_config(http, pool=options.pool, time_scale=0.0)
         check_simulated_questions(
