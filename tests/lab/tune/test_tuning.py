@@ -180,6 +180,10 @@ async def test_a_budget_that_is_too_small_is_refused_in_a_sentence():
 
     with pytest.raises(ConfigError, match="no worker gave answers"):
         await tune(EQUAL, 500, clients={w: ScriptedClient(fail) for w in EQUAL.workers})
+    asked = {w: ScriptedClient(["unasked"]) for w in EXPERTS.workers}
+    with pytest.raises(ConfigError, match=r"does not suffice .* 12 calls"):
+        await tune(EXPERTS, 11, clients=asked, tasks=EXPERTS.tasks(60))
+    assert not any(client.requests for client in asked.values()), "nothing is paid in vain"
 
 
 async def test_models_that_all_fail_are_told_although_a_program_answers():

@@ -152,10 +152,10 @@ async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[l
     by_group = [np.flatnonzero(group_n == g) for g in range(len(grouping.names))]
     chosen: list[int] = []
     singles = [Candidate.single(worker.id) for worker in context.runner.pool]
-    fits_budget = context.fits_budget(context.ends[TuneStage.CALIBRATE])
     for number in range(_CALIBRATED):
+        fits_budget = context.fits_budget(context.ends[TuneStage.CALIBRATE] if number else 1.0)
         batch = [int(indices[number]) for indices in by_group if number < len(indices)]
-        if not batch or (number and not fits_budget(len(batch) * len(singles))):
+        if not batch or not fits_budget(len(batch) * len(singles)):
             break
         asked = [context.parts.search[index] for index in batch]
         if not await context.runner.run_all((t, one) for t in asked for one in singles):
