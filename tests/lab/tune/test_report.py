@@ -1,6 +1,7 @@
 """The report of a tuning, and the page that shows it."""
 
 import json
+import re
 import tomllib
 import urllib.request
 from decimal import Decimal
@@ -13,8 +14,15 @@ from batuta.gateway.ui.learning import ResultFolder
 from batuta.lab.commands.tune import read_original, show_result
 from batuta.lab.tune.calibrate import WorkerCard, share_of
 from batuta.lab.tune.judge import Comparison, Verdict
+from batuta.lab.tune.library import Candidate, CandidateStep, StepRole
 from batuta.lab.tune.recommend import with_confidence, write_settings
-from batuta.lab.tune.report import break_even, describe_tuning, draw_front, write_results
+from batuta.lab.tune.report import (
+    break_even,
+    describe_tuning,
+    draw_front,
+    report_files,
+    write_results,
+)
 from batuta.lab.tune.stages import TuneStage
 from gateway.ui.page_server import PageServer
 from lab.tune.test_tuning import tune
@@ -83,6 +91,34 @@ async def test_a_report_says_where_its_systems_were_compared(tmp_path):
     write_results(tmp_path, found, result=result, tasks=parts.search, settings_text=None)
     report = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "## Compared in the selection on" in report and "## Judged" not in report
+
+
+@pytest.mark.parametrize("name", ["algebra|sums", "two\nlines", "a \\"])
+def test_every_row_of_a_table_has_a_cell_for_every_head(tuned, name):
+    """Also if a workflow stops early, which is written with a bar, or a tag has one."""
+    stops = Candidate(
+        tuple(CandidateStep(StepRole.SOLVE, WorkerId(w)) for w in ("ada", "ben", "cleo")),
+        stops=True,
+    )
+    rows = [row | {"group": name, "workflow": str(stops)} for row in tuned[1]["workflows"]]
+    found = tuned[1] | {"groups": [name, *tuned[1]["groups"][1:]], "workflows": rows}
+    page = report_files(found)["report.html"]
+    assert "|---" not in page, "every table is read as a table"
+    assert "solve ada &gt; solve ben | solve cleo</td>" in page
+    questions = re.findall(r"ben \| solve cleo</td>\s*<td[^>]*>(.*?)</td>", page)
+    assert questions == [str(row["questions"]) for row in rows]
+
+
+@pytest.mark.parametrize("name", ["algebra|sums", "two\nlines", "a\\b", 'a"b', "bell\a"])
+def test_measured_skills_are_valid_settings_whatever_a_tag_is(name):
+    measured = share_of([1.0, 0.0], 0.5)
+    card = WorkerCard(
+        worker=WorkerId("ada"), overall=measured, by_group=(measured,), usd=None, seconds=None,
+        failed=0,
+    )  # fmt: skip
+    advice = {"why": [], "best": "ada", "ultra": None, "mini": None}
+    text = write_settings('[[workers]]\nid = "ada"\n', advice, (card,), groups=(name,))
+    assert list(tomllib.loads(text)["workers"][0]["skills"]) == [name]
 
 
 LIMITS = '[limits]\nmax_cost_usd = 1\n\n[[workers]]\nid = "ada"\n'

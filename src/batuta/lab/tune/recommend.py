@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from batuta.config.conductors import PATTERN_PREFIX
+from batuta.config.pool_file import quote_text
 from batuta.core import WorkerId
 from batuta.lab.tune.calibrate import WorkerCard
 
@@ -155,7 +156,7 @@ def _measured_lines(card: WorkerCard, groups: Sequence[str], strength: float | N
     if card.overall.share is None:
         return []
     skills = ", ".join(
-        f"{_quote_toml(name)} = {{ share = {one.shrunk:.3f}, questions = {one.questions} }}"
+        f"{quote_text(name)} = {{ share = {one.shrunk:.3f}, questions = {one.questions} }}"
         for name, one in zip(groups, card.by_group, strict=True)
         if one.questions and one.shrunk is not None
     )
@@ -165,8 +166,3 @@ def _measured_lines(card: WorkerCard, groups: Sequence[str], strength: float | N
     how = "measured on" if strength in {None, first} else "remeasured over all groups; first on"
     stated = f"strength = {first if strength is None else strength:.3f}  # {how} {many}"
     return [stated, *([f"skills = {{ {skills} }}"] if skills else [])]
-
-
-def _quote_toml(name: str) -> str:
-    escaped = name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
-    return f'"{escaped}"'

@@ -20,7 +20,7 @@ from batuta.core import Task
 from batuta.core.formatting import format_usd
 from batuta.core.workflow import steps_json
 from batuta.lab.evals.html_report import ACCENT, GREY, GRID, INK, render_page
-from batuta.lab.evals.markdown_report import format_dollars, format_percent
+from batuta.lab.evals.markdown_report import escape_cell, format_dollars, format_percent
 from batuta.lab.evals.report_files import write_files
 from batuta.lab.tune.calibrate import WorkerCard
 from batuta.lab.tune.candidate_runner import CallMeter
@@ -271,6 +271,7 @@ def _template_values(found: Json) -> Json:
         "found": found,
         "judged": judged,
         "percent": format_percent,
+        "cell": escape_cell,
         "count": "{:,}".format,
         "ease": _describe_ease,
         "share_of": _describe_share,
