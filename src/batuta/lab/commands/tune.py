@@ -72,12 +72,11 @@ def show_forecast(loaded: LoadedConfig, questions: TuneQuestions, forecast: dict
         console.print(f"workers without a price, estimated high: {', '.join(forecast['unpriced'])}")
 
 
-def show_result(
-    found: dict[str, Any], out: Path, *, pool: str | None, counted: Decimal = Decimal(0)
-) -> None:
+def show_result(found: dict[str, Any], out: Path, *, pool: str | None, counted: Decimal) -> None:
     """Print the result; `pool` is the name of a simulated pool, None for real workers.
 
-    `counted` are the dollars that count against the budget, which may be more than the calls cost.
+    `counted` are the dollars that count against the budget, which may be more than the calls cost,
+    or less if other commands paid for some of them.
     """
     console = open_console(highlight=False, soft_wrap=True)
     for line in found["recommendation"]["why"]:
@@ -90,6 +89,12 @@ def show_result(
         console.print(
             f"${counted:.4f} count against the budget, because calls that failed, or whose tokens "
             "are not reported, count at their worst case",
+            soft_wrap=False,
+        )
+    if float(counted) < spent["usd"] - 0.00005:
+        console.print(
+            f"${counted:.4f} of that were paid for by this tuning; its other calls were in the "
+            "journal",
             soft_wrap=False,
         )
     console.print(f"report: {out / 'report.html'}")
