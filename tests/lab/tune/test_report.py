@@ -177,6 +177,26 @@ def test_old_skills_are_replaced_however_they_are_written(skills):
     assert written["workers"][0]["skills"] == {"roads": {"share": 0.5, "questions": 2}}
 
 
+@pytest.mark.parametrize(
+    "mini",
+    [
+        '[mini]\nselector = "old"\nexplore = { share = 0.05, usd_per_day = 1 }\n',
+        "[mini.explore]\nshare = 0.05\nusd_per_day = 1\n",
+        'ultra.conductor = "old"\n[mini]\nexplore = { share = 0.05, usd_per_day = 1 }\n',
+        'ultra = "old"\n[mini]\nexplore = { share = 0.05, usd_per_day = 1 }\n',
+    ],
+)
+def test_a_system_that_learns_while_it_serves_still_does(mini):
+    advice = {"why": [], "best": "ada", "ultra": "selector", "mini": "selector-mini"}
+    text = write_settings(f'{mini}[[workers]]\nid = "ada"\n', advice, (), groups=())
+    explored = {"share": 0.05, "usd_per_day": 1}
+    assert tomllib.loads(text) == {
+        "mini": {"selector": "selector-mini", "explore": explored},
+        "ultra": {"selector": "selector"},
+        "workers": [{"id": "ada"}],
+    }
+
+
 async def test_settings_that_are_written_elsewhere_find_the_files_of_the_original(
     tmp_path, monkeypatch
 ):

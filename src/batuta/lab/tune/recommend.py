@@ -13,7 +13,8 @@ from batuta.core import WorkerId
 from batuta.lab.tune.calibrate import WorkerCard
 
 _TABLE = re.compile(r"^\s*\[{1,2}\s*([A-Za-z0-9_.\"-]+)\s*\]{1,2}")
-_OWN = frozenset({"mini", "ultra"})
+_SYSTEM = re.compile(r"^\s*(conductor|selector)\s*=")
+_PLAIN_SYSTEM = re.compile(r"^\s*(mini|ultra)\s*[.=]")
 _ROUNDS = re.compile(r"^\s*max_rounds\s*=\s*(\d+)")
 _FILE = re.compile(r"^\s*file\s*=\s*[\"'](.*?)[\"']")
 _MEASURED = re.compile(r"^\s*(strength|skills|id)\s*[.=]")
@@ -47,16 +48,15 @@ def write_settings(
         str(card.worker): _measured_lines(card, groups, (strengths or {}).get(card.worker))
         for card in cards
     }
-    kept = _without_tables(original, _OWN)
+    kept = _without_plain_systems(original)
     lines = [*(f"# {reason}" for reason in recommendation["why"]), ""]
     lines += _with_measured(kept, known)
     for name, fallback in (("mini", "best"), ("ultra", f"single/{recommendation['best']}")):
         chosen = recommendation.get(name) or fallback
         is_fixed = chosen == fallback or chosen.startswith(PATTERN_PREFIX)
-        entry = (
-            f'{"conductor" if is_fixed else "selector"} = "{chosen.removeprefix(PATTERN_PREFIX)}"'
-        )
-        lines += ["", f"[{name}]", entry]
+        kind, served = "conductor" if is_fixed else "selector", chosen.removeprefix(PATTERN_PREFIX)
+        entry = f'{kind} = "{served}"'
+        lines = _with_entry(lines, name, _SYSTEM, lambda _, entry=entry: entry)
     if rounds > 1 and recommendation.get("ultra"):
         lines = _with_rounds(lines, rounds)
     return "\n".join(lines).strip() + "\n"
@@ -123,15 +123,11 @@ def _with_entry(
     return [*written[: header + 1], entry(None), *written[header + 1 :]]
 
 
-def _without_tables(text: str, names: frozenset[str]) -> list[str]:
-    kept: list[str] = []
-    skips = False
-    for line in text.splitlines():
-        if table := _TABLE.match(line):
-            skips = table[1].split(".")[0] in names
-        if not skips:
-            kept.append(line)
-    return kept
+def _without_plain_systems(text: str) -> list[str]:
+    """Return the lines without systems that are set above all tables, as in `mini = "best"`."""
+    lines = text.splitlines()
+    first = next((at for at, line in enumerate(lines) if _TABLE.match(line)), len(lines))
+    return [line for at, line in enumerate(lines) if at > first or not _PLAIN_SYSTEM.match(line)]
 
 
 def _with_measured(lines: Sequence[str], known: Mapping[str, list[str]]) -> list[str]:
