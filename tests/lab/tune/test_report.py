@@ -197,6 +197,17 @@ def test_a_system_that_learns_while_it_serves_still_does(mini):
     }
 
 
+async def test_settings_that_are_tuned_again_have_the_newer_reasons_alone(tuned):
+    pool = '# mine\n[[workers]]\nid = "ada"\n'
+    first = write_settings(pool, tuned[1]["recommendation"], (), groups=())
+    advice = {"why": ["Nothing was judged, so"], "best": "ada", "ultra": None, "mini": None}
+    again = write_settings(first, advice, (), groups=())
+    wanted = ["# Nothing was judged, so", "# mine"]
+    assert [line for line in again.splitlines() if line.startswith("#")] == wanted
+    third = write_settings(again, tuned[1]["recommendation"], (), groups=())
+    assert third == first and "# mine" in third
+
+
 async def test_settings_that_are_written_elsewhere_find_the_files_of_the_original(
     tmp_path, monkeypatch
 ):

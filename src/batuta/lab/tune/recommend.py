@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import dropwhile
 from pathlib import PurePath
 from typing import Any
 
@@ -14,6 +15,8 @@ from batuta.lab.tune.calibrate import WorkerCard
 
 _TABLE = re.compile(r"^\s*\[{1,2}\s*([A-Za-z0-9_.\"-]+)\s*\]{1,2}")
 _SYSTEM = re.compile(r"^\s*(conductor|selector)\s*=")
+_REASONS = "# batuta-ultra: ", "# Nothing was judged"
+"""The beginnings of settings that a tuning run recommended."""
 _PLAIN_SYSTEM = re.compile(r"^\s*(mini|ultra)\s*[.=]")
 _ROUNDS = re.compile(r"^\s*max_rounds\s*=\s*(\d+)")
 _FILE = re.compile(r"^\s*file\s*=\s*[\"'](.*?)[\"']")
@@ -48,7 +51,7 @@ def write_settings(
         str(card.worker): _measured_lines(card, groups, (strengths or {}).get(card.worker))
         for card in cards
     }
-    kept = _without_plain_systems(original)
+    kept = _without_old(original)
     lines = [*(f"# {reason}" for reason in recommendation["why"]), ""]
     lines += _with_measured(kept, known)
     for name, fallback in (("mini", "best"), ("ultra", f"single/{recommendation['best']}")):
@@ -123,9 +126,15 @@ def _with_entry(
     return [*written[: header + 1], entry(None), *written[header + 1 :]]
 
 
-def _without_plain_systems(text: str) -> list[str]:
-    """Return the lines without systems that are set above all tables, as in `mini = "best"`."""
+def _without_old(text: str) -> list[str]:
+    """Return the lines without the reasons of an earlier recommendation, which come first.
+
+    Systems that are set above all tables, as in `mini = "best"`, are left out too.
+    """
     lines = text.splitlines()
+    if text.startswith(_REASONS):
+        rest = dropwhile(lambda line: line.startswith("#"), lines)
+        lines = list(dropwhile(lambda line: not line.strip(), rest))
     first = next((at for at, line in enumerate(lines) if _TABLE.match(line)), len(lines))
     return [line for at, line in enumerate(lines) if at > first or not _PLAIN_SYSTEM.match(line)]
 
