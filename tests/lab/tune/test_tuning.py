@@ -127,6 +127,23 @@ async def test_two_identical_workers_and_one_without_a_price():
     assert meter.usd > 0 and all(card.usd is None for card in result.cards)
 
 
+async def test_a_worker_without_a_price_is_not_taken_for_a_free_one():
+    """Its calls count at the assumed price where an answer is worth dollars, as in the budget."""
+    names = ("unpriced", "priced")
+    pool = Pool(tuple(
+        Worker(id=WorkerId(name), model="same", price=PRICE if name == "priced" else None)
+        for name in names
+    ))  # fmt: skip
+    clients = {
+        w.id: ScriptedClient(lambda r: EQUAL.answer("ada", r.messages[-1].text), price=w.price)
+        for w in pool
+    }
+    result, *_ = await tune(EQUAL, 300, pool=pool, clients=clients, worth=0.001)
+    for system in result.systems:
+        used = {step.worker for one in system.workflows_in_use for step in one.steps}
+        assert used == {"priced"}, system.name
+
+
 async def test_one_that_answers_late_changes_nothing():
     quick, *_ = await tune(EQUAL, 600)
 

@@ -91,7 +91,7 @@ def _card_of(
             share_of([score for score, at in scored if at == group], mean)
             for group in range(groups)
         ),
-        usd=float(sum(one.usd for one in answered)) / len(answered) if has_usd else None,
+        usd=mean_usd(runner, tasks, worker) if has_usd else None,
         seconds=float(np.median([one.seconds for one in answered])) if answered else None,
         failed=len(result) - len(scored),
     )
@@ -137,6 +137,16 @@ def mean_scores(
         scores = [one.score for one in found if one is not None and one.score is not None]
         rows.append(float(np.mean(scores)) if scores else 0.5)
     return np.asarray(rows, np.float32)
+
+
+def mean_usd(runner: CandidateRunner, tasks: Sequence[Task], worker: WorkerId) -> float:
+    """Return the worker's mean dollars per question, at the assumed price if it has none.
+
+    The mean is 0 if no question has a score.
+    """
+    found = [runner.find_result(task, Candidate.single(worker)) for task in tasks]
+    usd = [one.usd for one in found if one is not None and one.score is not None]
+    return float(sum(usd)) / max(len(usd), 1)
 
 
 async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[list[Task], Places]:
