@@ -40,3 +40,14 @@ async def test_simulated_workers_that_the_environment_names_are_asked_about_thei
     done = await anyio.to_thread.run_sync(lambda: command_line.run(*args, cwd=tmp_path, env=env))
     assert done.returncode == 0, done.stderr
     assert "try it: batuta ask --pool rehearsal --conductor" in done.stdout
+
+
+@pytest.mark.parametrize("option", ["--budget", "--minutes", "--worth", "--call-weight"])
+@pytest.mark.parametrize("value", ["inf", "nan", "-1"])
+async def test_a_number_that_is_none_is_refused_by_its_option(
+    tmp_path, command_line, option, value
+):
+    env = {"BATUTA_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    args = ("tune", "--pool", "rehearsal", "--calls", "60", f"{option}={value}", "--check")
+    done = await anyio.to_thread.run_sync(lambda: command_line.run(*args, cwd=tmp_path, env=env))
+    assert done.returncode == 2 and f"{option} must be at" in done.stderr
