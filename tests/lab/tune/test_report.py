@@ -197,6 +197,16 @@ def test_a_system_that_learns_while_it_serves_still_does(mini):
     }
 
 
+def test_settings_keep_the_texts_of_the_original_to_the_letter(tmp_path):
+    text = '\ufeff[[workers]]\r\nid = "ada"\r\ndescription = "two\u2028lines\x85"\r\n'
+    (tmp_path / "pool.toml").write_bytes(text.encode())
+    read = read_original(str(tmp_path / "pool.toml"), {}, tmp_path)
+    advice = {"why": [], "best": "ada", "ultra": None, "mini": None}
+    written = with_confidence(write_settings(read, advice, (), groups=()), "confidence.json")
+    found = tomllib.loads(written)["workers"]
+    assert found == [{"id": "ada", "description": "two\u2028lines\x85"}]
+
+
 async def test_settings_that_are_tuned_again_have_the_newer_reasons_alone(tuned):
     pool = '# mine\n[[workers]]\nid = "ada"\n'
     first = write_settings(pool, tuned[1]["recommendation"], (), groups=())

@@ -315,7 +315,7 @@ def read_original(pool: str | None, environ: Mapping[str, str], folder: Path) ->
             return value
         return Path(os.path.relpath(found.resolve(), folder.resolve())).as_posix()
 
-    return move_paths(source.read_text(encoding="utf-8"), moved)
+    return move_paths(source.read_text(encoding="utf-8-sig"), moved)
 
 
 async def _write_results(

@@ -69,7 +69,7 @@ def move_paths(text: str, moved: Callable[[str], str]) -> str:
     """Return the settings with `moved` applied to each value that may be a relative path."""
     lines: list[str] = []
     table = ""
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if found := _TABLE.match(line):
             table = found[1].split(".")[0]
         path = _PATH.match(line)
@@ -86,7 +86,7 @@ def with_confidence(text: str, file: str) -> str:
         is_own = known is not None and PurePath(known[1]).name != file
         return known.string if known and is_own else f'file = "{file}"'
 
-    lines = _with_entry(text.splitlines(), "confidence", _FILE, named)
+    lines = _with_entry(text.strip().split("\n"), "confidence", _FILE, named)
     return "\n".join(lines) + "\n"
 
 
@@ -131,7 +131,7 @@ def _without_old(text: str) -> list[str]:
 
     Systems that are set above all tables, as in `mini = "best"`, are left out too.
     """
-    lines = text.splitlines()
+    lines = text.split("\n")  # a string may have other ends of lines
     if text.startswith(_REASONS):
         rest = dropwhile(lambda line: line.startswith("#"), lines)
         lines = list(dropwhile(lambda line: not line.strip(), rest))
