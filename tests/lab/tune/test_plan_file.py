@@ -2,8 +2,11 @@
 
 import pytest
 
-from batuta.errors import ConfigError
-from batuta.lab.tune.opening import PLAN, keep_plan
+from batuta.errors import ConfigError, StoreError
+from batuta.lab.tune.context import TuneSettings
+from batuta.lab.tune.opening import PLAN, TuneQuestions, keep_plan, open_runner
+from batuta.lab.tune.spending import Allowance
+from lab.tune.worlds import EXPERTS, grade
 
 MINE = {"questions": "a", "workers": [["ada", "m"]], "seed": 0}
 
@@ -30,3 +33,18 @@ def test_a_damaged_plan_is_said_to_be_damaged(tmp_path, noted):
     (tmp_path / PLAN).write_bytes(noted)
     with pytest.raises(ConfigError, match="is damaged: remove it"):
         keep_plan(tmp_path, MINE)
+
+
+@pytest.mark.anyio
+async def test_two_tunings_at_once_do_not_spend_the_budget_of_one_folder_twice(tmp_path):
+    def opened():
+        questions = TuneQuestions(name="experts", tasks=EXPERTS.tasks(30), grade=grade)
+        settings = TuneSettings(allowance=Allowance(calls=10))
+        return open_runner(EXPERTS.pool, EXPERTS.clients(), questions, settings, tmp_path)
+
+    async with opened():
+        with pytest.raises(StoreError, match=r"another tuning writes to .* another folder"):
+            async with opened():
+                pass
+    async with opened() as (_, budget):
+        assert budget.calls == 0

@@ -1,9 +1,11 @@
 """The report of a tuning, and the page that shows it."""
 
 import json
+import re
 import tomllib
 import urllib.request
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
@@ -12,8 +14,15 @@ from batuta.gateway.ui.learning import ResultFolder
 from batuta.lab.commands.tune import read_original, show_result
 from batuta.lab.tune.calibrate import WorkerCard, share_of
 from batuta.lab.tune.judge import Comparison, Verdict
-from batuta.lab.tune.recommend import write_settings
-from batuta.lab.tune.report import break_even, describe_tuning, draw_front, write_results
+from batuta.lab.tune.library import Candidate, CandidateStep, StepRole
+from batuta.lab.tune.recommend import with_confidence, write_settings
+from batuta.lab.tune.report import (
+    break_even,
+    describe_tuning,
+    draw_front,
+    report_files,
+    write_results,
+)
 from batuta.lab.tune.stages import TuneStage
 from gateway.ui.page_server import PageServer
 from lab.tune.test_tuning import tune
@@ -84,6 +93,34 @@ async def test_a_report_says_where_its_systems_were_compared(tmp_path):
     assert "## Compared in the selection on" in report and "## Judged" not in report
 
 
+@pytest.mark.parametrize("name", ["algebra|sums", "two\nlines", "a \\"])
+def test_every_row_of_a_table_has_a_cell_for_every_head(tuned, name):
+    """Also if a workflow stops early, which is written with a bar, or a tag has one."""
+    stops = Candidate(
+        tuple(CandidateStep(StepRole.SOLVE, WorkerId(w)) for w in ("ada", "ben", "cleo")),
+        stops=True,
+    )
+    rows = [row | {"group": name, "workflow": str(stops)} for row in tuned[1]["workflows"]]
+    found = tuned[1] | {"groups": [name, *tuned[1]["groups"][1:]], "workflows": rows}
+    page = report_files(found)["report.html"]
+    assert "|---" not in page, "every table is read as a table"
+    assert "solve ada &gt; solve ben | solve cleo</td>" in page
+    questions = re.findall(r"ben \| solve cleo</td>\s*<td[^>]*>(.*?)</td>", page)
+    assert questions == [str(row["questions"]) for row in rows]
+
+
+@pytest.mark.parametrize("name", ["algebra|sums", "two\nlines", "a\\b", 'a"b', "bell\a"])
+def test_measured_skills_are_valid_settings_whatever_a_tag_is(name):
+    measured = share_of([1.0, 0.0], 0.5)
+    card = WorkerCard(
+        worker=WorkerId("ada"), overall=measured, by_group=(measured,), usd=None, seconds=None,
+        failed=0,
+    )  # fmt: skip
+    advice = {"why": [], "best": "ada", "ultra": None, "mini": None}
+    text = write_settings('[[workers]]\nid = "ada"\n', advice, (card,), groups=(name,))
+    assert list(tomllib.loads(text)["workers"][0]["skills"]) == [name]
+
+
 LIMITS = '[limits]\nmax_cost_usd = 1\n\n[[workers]]\nid = "ada"\n'
 
 
@@ -123,6 +160,97 @@ def test_old_skills_are_replaced_in_a_table_of_their_own_too():
     assert written["server"] == {"port": 1}
 
 
+@pytest.mark.parametrize("skills", ["skills.maths = 0.2", "skills = { maths = 0.2 }"])
+def test_old_skills_are_replaced_however_they_are_written(skills):
+    measured = share_of([1.0, 0.0], 0.5)
+    card = WorkerCard(
+        worker=WorkerId("ada"),
+        overall=measured,
+        by_group=(measured,),
+        usd=None,
+        seconds=None,
+        failed=0,
+    )
+    advice = {"why": [], "best": "ada", "ultra": None, "mini": None}
+    text = f'[[workers]]\nid = "ada"\n{skills}\n'
+    written = tomllib.loads(write_settings(text, advice, (card,), groups=("roads",)))
+    assert written["workers"][0]["skills"] == {"roads": {"share": 0.5, "questions": 2}}
+
+
+@pytest.mark.parametrize(
+    "mini",
+    [
+        '[mini]\nselector = "old"\nexplore = { share = 0.05, usd_per_day = 1 }\n',
+        "[mini.explore]\nshare = 0.05\nusd_per_day = 1\n",
+        'ultra.conductor = "old"\n[mini]\nexplore = { share = 0.05, usd_per_day = 1 }\n',
+        'ultra = "old"\n[mini]\nexplore = { share = 0.05, usd_per_day = 1 }\n',
+    ],
+)
+def test_a_system_that_learns_while_it_serves_still_does(mini):
+    advice = {"why": [], "best": "ada", "ultra": "selector", "mini": "selector-mini"}
+    text = write_settings(f'{mini}[[workers]]\nid = "ada"\n', advice, (), groups=())
+    explored = {"share": 0.05, "usd_per_day": 1}
+    assert tomllib.loads(text) == {
+        "mini": {"selector": "selector-mini", "explore": explored},
+        "ultra": {"selector": "selector"},
+        "workers": [{"id": "ada"}],
+    }
+
+
+def test_settings_keep_the_texts_of_the_original_to_the_letter(tmp_path):
+    text = '\ufeff[[workers]]\r\nid = "ada"\r\ndescription = "two\u2028lines\x85"\r\n'
+    (tmp_path / "pool.toml").write_bytes(text.encode())
+    read = read_original(str(tmp_path / "pool.toml"), {}, tmp_path)
+    advice = {"why": [], "best": "ada", "ultra": None, "mini": None}
+    written = with_confidence(write_settings(read, advice, (), groups=()), "confidence.json")
+    found = tomllib.loads(written)["workers"]
+    assert found == [{"id": "ada", "description": "two\u2028lines\x85"}]
+
+
+async def test_settings_that_are_tuned_again_have_the_newer_reasons_alone(tuned):
+    pool = '# mine\n[[workers]]\nid = "ada"\n'
+    first = write_settings(pool, tuned[1]["recommendation"], (), groups=())
+    advice = {"why": ["Nothing was judged, so"], "best": "ada", "ultra": None, "mini": None}
+    again = write_settings(first, advice, (), groups=())
+    wanted = ["# Nothing was judged, so", "# mine"]
+    assert [line for line in again.splitlines() if line.startswith("#")] == wanted
+    third = write_settings(again, tuned[1]["recommendation"], (), groups=())
+    assert third == first and "# mine" in third
+
+
+async def test_settings_that_are_written_elsewhere_find_the_files_of_the_original(
+    tmp_path, monkeypatch
+):
+    """From any folder, as a server is started, and again after the next tuning."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "best").mkdir()  # named like a conductor, and no path
+    (mine / "confidence.json").write_text('{"format": 1, "conductors": {}}')
+    (mine / "flow.toml").write_text("")
+    (mine / "history.jsonl").write_text("")
+    (mine / "pool.toml").write_text(
+        '[[workers]]\nid = "ada"\nmodel = "m"\nbase_url = "http://127.0.0.1:9/v1"\n'
+        '[models.mine]\nworkflow = "flow.toml"  # mine\n[models.best]\nconductor = "best"\n'
+        "[baselines]\nhistory = 'history.jsonl'\n[confidence]\nfile = \"confidence.json\"\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    first, second = Path("runs/first"), tmp_path / "second"
+    for out, source in ((first, mine / "pool.toml"), (second, first / "batuta.toml")):
+        out.mkdir(parents=True)
+        text = read_original(str(source), {}, out)
+        (out / "batuta.toml").write_text(text)
+        found = tomllib.loads(text)
+        assert found["models"]["best"] == {"conductor": "best"}
+        paths = (found["models"]["mine"]["workflow"], found["baselines"]["history"],
+                 found["confidence"]["file"])  # fmt: skip
+        for path, name in zip(
+            paths, ("flow.toml", "history.jsonl", "confidence.json"), strict=True
+        ):
+            assert (out / path).resolve() == (mine / name).resolve()
+    kept = with_confidence(text, "confidence.json")
+    assert tomllib.loads(kept)["confidence"] == {"file": "confidence.json"}, "the newer fit"
+
+
 def compared(nominee, opponent, saved):
     return Comparison(
         nominee=nominee, opponent=opponent, verdict=Verdict.CHEAPER, questions=20, difference=0.0,
@@ -154,7 +282,7 @@ def test_the_settings_that_are_changed_are_those_that_were_read(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     (tmp_path / "batuta.toml").write_text("# here", encoding="utf-8")
     (tmp_path / "other.toml").write_text("# other", encoding="utf-8")
-    assert read_original(None, {}) == "# here"
-    assert read_original(None, {"BATUTA_CONFIG": "other.toml"}) == "# other"
-    assert read_original("other.toml", {}) == "# other"
-    assert read_original("discover", {}) == ""
+    assert read_original(None, {}, tmp_path) == "# here"
+    assert read_original(None, {"BATUTA_CONFIG": "other.toml"}, tmp_path) == "# other"
+    assert read_original("other.toml", {}, tmp_path) == "# other"
+    assert read_original("discover", {}, tmp_path) == ""

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batuta.core import WorkerId
+from batuta.engine.confidence import SampleSetting
 from batuta.lab.evals.task_sets import task_family
 from batuta.lab.tune.candidate_runner import CallMeter, CandidateRunner
 from batuta.lab.tune.context import TuneSettings
@@ -110,6 +111,17 @@ def test_a_forecast_of_a_tuning_can_be_printed_as_json():
     told = json.loads(orjson.dumps(forecast, default=str))
     assert list(told["stages_at_most"]) == ["calibrate", "search", "select"]
     assert told["questions"]["judgement"] == 0
+
+
+@pytest.mark.parametrize("calls", [40, 900, 100_000])
+def test_a_forecast_has_no_more_calls_than_the_budget(calls):
+    """Also where questions are asked again, for which there is only what the stages leave."""
+    parts = split_questions(TASKS, task_family)
+    settings = TuneSettings(allowance=Allowance(calls=calls), samples=SampleSetting(count=5))
+    questions = TuneQuestions(name="checks", tasks=TASKS, grade=grade)
+    most = forecast_tuning(CHECKS.pool, questions, parts, settings)["stages_at_most"]
+    assert 0 < most["samples"]["calls"] <= settings.sample_calls(parts)
+    assert sum(stage["calls"] for stage in most.values()) <= calls + len(most) / 2
 
 
 @pytest.mark.parametrize("seed", ["1", "2"])

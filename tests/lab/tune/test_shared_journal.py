@@ -20,13 +20,15 @@ def says(body):
     return f"Answer: {number if knows else -1}"
 
 
-async def tuned(command_line, folder, out, *more):
+async def tuned(command_line, folder, out, *more, is_paid=False):
+    """What a tuning finds; `is_paid` if another one has paid for all of its calls."""
     env = {"BATUTA_HOME": str(folder / "home"), "HOME": str(folder), "TEST_KEY": KEY}
     args = ("tune", "--pool", "pool.toml", "--tasks", "own.jsonl", "--calls", "200", "--no-rewrite")
     done = await anyio.to_thread.run_sync(
         lambda: command_line.run(*args, "--out", out, *more, cwd=folder, env=env)
     )
     assert done.returncode == 0, done.stderr
+    assert ("$0.0000 of that were paid for by this tuning" in done.stdout) == is_paid
     return (folder / out / "workflows.jsonl").read_bytes()
 
 
@@ -43,7 +45,7 @@ async def test_a_second_tuning_with_the_journal_of_the_first_asks_nobody(tmp_pat
         first = await tuned(command_line, tmp_path, "one", "--journal", "calls.db")
         assert server.requests and not (tmp_path / "one" / "calls.db").exists()
         server.requests.clear()
-        again = await tuned(command_line, tmp_path, "two", "--journal", "calls.db")
+        again = await tuned(command_line, tmp_path, "two", "--journal", "calls.db", is_paid=True)
         assert again == first and not server.requests
         other = await tuned(command_line, tmp_path, "three")
         assert server.requests and other == first and (tmp_path / "three" / "calls.db").exists()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from batuta.clients import ScriptedClient
 from batuta.core import Pool, Price, Request, Sampling, Usage, Worker, WorkerId, user_message
 from batuta.core.cost_bound import bound_call_cost
-from batuta.errors import LimitReachedError, ProviderOverloadedError, StoreError
+from batuta.errors import CircuitOpenError, LimitReachedError, ProviderOverloadedError, StoreError
 from batuta.lab.tune.candidate_runner import CallMeter, CandidateRunner
 from batuta.lab.tune.library import Candidate, CandidateStep, StepRole
 from batuta.lab.tune.spending import Allowance, BudgetedClient, PaidCalls, TuneBudget
@@ -201,6 +201,21 @@ async def test_a_call_that_failed_counts_beside_the_one_that_is_made_again(tmp_p
         client = ScriptedClient(["yes"], price=worker.price)
         reply = await BudgetedClient(client, worker, budget).complete(request())
         assert budget.calls == 2 and budget.usd == Decimal("0.001") + reply.cost.usd
+
+
+async def test_a_call_that_an_open_breaker_kept_back_does_not_count(tmp_path):
+    """Else the waits for a worker in an outage would use up the calls of a tuning."""
+    worker = Worker(id=WorkerId("w"), model="m", price=Price(input=Decimal(1), output=Decimal(1)))
+    kept = CircuitOpenError("w is skipped", retry_after=0.01)
+    client = ScriptedClient([kept, kept, kept, "yes"], price=worker.price)
+    with PaidCalls(tmp_path / "paid.db") as paid:
+        budget = TuneBudget(Allowance(usd=Decimal(1), calls=1), paid)
+        for _ in range(3):
+            with pytest.raises(CircuitOpenError):
+                await BudgetedClient(client, worker, budget).complete(request())
+        assert (budget.calls, budget.usd) == (0, 0) and paid.sum_up() == (0, 0)
+        reply = await BudgetedClient(client, worker, budget).complete(request())
+        assert paid.sum_up() == (budget.calls, budget.usd) == (1, reply.cost.usd)
 
 
 async def test_a_call_that_was_answered_and_is_made_again_is_paid_again(tmp_path):

@@ -2,12 +2,13 @@
 
 import re
 from dataclasses import replace
+from decimal import Decimal
 
 import anyio
 import pytest
 
 from batuta.clients import ScriptedClient
-from batuta.core import Finish, Pool, Reply, Worker, WorkerId
+from batuta.core import Finish, Pool, Price, Reply, Worker, WorkerId
 from batuta.core.worker import PROGRAM
 from batuta.errors import ConfigError, ModelNotFoundError, ProviderOverloadedError, SourceError
 from batuta.lab.evals.task_sets import task_family
@@ -126,6 +127,23 @@ async def test_two_identical_workers_and_one_without_a_price():
     assert meter.usd > 0 and all(card.usd is None for card in result.cards)
 
 
+async def test_a_worker_without_a_price_is_not_taken_for_a_free_one():
+    """Its calls count at the assumed price where an answer is worth dollars, as in the budget."""
+    names = ("unpriced", "priced")
+    pool = Pool(tuple(
+        Worker(id=WorkerId(name), model="same", price=PRICE if name == "priced" else None)
+        for name in names
+    ))  # fmt: skip
+    clients = {
+        w.id: ScriptedClient(lambda r: EQUAL.answer("ada", r.messages[-1].text), price=w.price)
+        for w in pool
+    }
+    result, *_ = await tune(EQUAL, 300, pool=pool, clients=clients, worth=0.001)
+    for system in result.systems:
+        used = {step.worker for one in system.workflows_in_use for step in one.steps}
+        assert used == {"priced"}, system.name
+
+
 async def test_one_that_answers_late_changes_nothing():
     quick, *_ = await tune(EQUAL, 600)
 
@@ -179,6 +197,34 @@ async def test_a_budget_that_is_too_small_is_refused_in_a_sentence():
 
     with pytest.raises(ConfigError, match="no worker gave answers"):
         await tune(EQUAL, 500, clients={w: ScriptedClient(fail) for w in EQUAL.workers})
+    asked = {w: ScriptedClient(["unasked"]) for w in EXPERTS.workers}
+    with pytest.raises(ConfigError, match=r"does not suffice .* 12 calls"):
+        await tune(EXPERTS, 11, clients=asked, tasks=EXPERTS.tasks(60))
+    assert not any(client.requests for client in asked.values()), "nothing is paid in vain"
+
+
+async def test_models_that_all_fail_are_told_although_a_program_answers():
+    def fail(_):
+        raise ModelNotFoundError("no such model")
+
+    pool = Pool((*EQUAL.pool, Worker(id=WorkerId("python"), model="python", tags=(PROGRAM,))))
+    clients = {w: ScriptedClient(fail) for w in EQUAL.workers}
+    clients[WorkerId("python")] = ScriptedClient(lambda _: "There is no program.")
+    with pytest.raises(ConfigError, match="no model gave answers"):
+        await tune(EQUAL, 300, clients=clients, pool=pool, tasks=EQUAL.tasks(60))
+
+
+async def test_a_worker_that_never_answered_is_not_the_best_of_those_that_are_never_right():
+    def fail(_):
+        raise ModelNotFoundError("no such model")
+
+    cheap = Price(input=Decimal(0), output=Decimal(0))
+    pool = Pool((*EQUAL.pool, Worker(id=WorkerId("gone"), model="gone", price=cheap)))
+    clients = {w: ScriptedClient(lambda _: "Answer: 1") for w in EQUAL.workers}
+    clients[WorkerId("gone")] = ScriptedClient(fail)
+    result, *_ = await tune(EQUAL, 150, clients=clients, pool=pool, tasks=EQUAL.tasks(40))
+    assert result.left_out == ("gone",)
+    assert recommend_systems(result)["best"] in EQUAL.workers
 
 
 def test_few_and_double_questions():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from batuta.config.load import DEFAULT_FILE, load_config
 from batuta.config.loaded import LoadedConfig
 from batuta.core import WorkerId
 from batuta.core.suggestions import suggest_names
+from batuta.embedded.policy import is_policy
 from batuta.errors import ConfigError
 from batuta.lab.commands.eval_output import print_message
 from batuta.lab.commands.tune_options import TuneOptions, TuneQuestionOptions
@@ -31,7 +33,7 @@ from batuta.rendering.console import open_console
 
 if TYPE_CHECKING:
     from batuta.lab.tasks.recorded import RecordedOutcomes
-    from batuta.lab.tune.context import TuneSettings
+    from batuta.lab.tune.context import TuneContext, TuneSettings
     from batuta.lab.tune.opening import TuneQuestions
     from batuta.lab.tune.parts import QuestionParts
     from batuta.lab.tune.record_tuning import RecordParts
@@ -70,12 +72,11 @@ def show_forecast(loaded: LoadedConfig, questions: TuneQuestions, forecast: dict
         console.print(f"workers without a price, estimated high: {', '.join(forecast['unpriced'])}")
 
 
-def show_result(
-    found: dict[str, Any], out: Path, *, pool: str | None, counted: Decimal = Decimal(0)
-) -> None:
+def show_result(found: dict[str, Any], out: Path, *, pool: str | None, counted: Decimal) -> None:
     """Print the result; `pool` is the name of a simulated pool, None for real workers.
 
-    `counted` are the dollars that count against the budget, which may be more than the calls cost.
+    `counted` are the dollars that count against the budget, which may be more than the calls cost,
+    or less if other commands paid for some of them.
     """
     console = open_console(highlight=False, soft_wrap=True)
     for line in found["recommendation"]["why"]:
@@ -88,6 +89,12 @@ def show_result(
         console.print(
             f"${counted:.4f} count against the budget, because calls that failed, or whose tokens "
             "are not reported, count at their worst case",
+            soft_wrap=False,
+        )
+    if float(counted) < spent["usd"] - 0.00005:
+        console.print(
+            f"${counted:.4f} of that were paid for by this tuning; its other calls were in the "
+            "journal",
             soft_wrap=False,
         )
     console.print(f"report: {out / 'report.html'}")
@@ -138,6 +145,7 @@ async def _tune_workflows(options: TuneOptions) -> dict[str, Any]:
     from batuta.lab.tune.stages import TuneStage  # noqa: PLC0415 - same
 
     limit_blas_to_one_thread()
+    options = replace(options, pool=options.pool or os.environ.get("BATUTA_CONFIG"))
     async with HttpTransport() as http:
         loaded = await load_config(http, pool=options.pool, time_scale=0.0)
         check_simulated_questions(
@@ -190,19 +198,26 @@ def _tune_settings(
     from batuta.lab.tune.context import TuneSettings  # noqa: PLC0415 - same
     from batuta.lab.tune.opening import is_labelled  # noqa: PLC0415 - loads numpy
     from batuta.lab.tune.rewriting import is_rewriting_installed  # noqa: PLC0415 - same
-    from batuta.lab.tune.spending import Allowance  # noqa: PLC0415 - same
+    from batuta.lab.tune.spending import Allowance, bound_pool_costs  # noqa: PLC0415 - same
     from batuta.lab.tune.stages import TuneStage  # noqa: PLC0415 - same
 
     limits, goals, search = options.limits, options.goals, options.search
     stages = options.execution.stages
     if limits.budget is None and limits.calls is None and limits.minutes is None:
         raise ConfigError("set a limit: --budget DOLLARS, --calls N or --minutes M")
+    unknown = loaded.limits.unknown
+    bounds = bound_pool_costs(loaded.pool, questions.tasks, unknown)
+    if limits.calls is None and limits.minutes is None and not any(bounds.values()):
+        raise ConfigError(
+            "calls of these workers cost nothing, so --budget limits nothing: set --calls N or "
+            "--minutes M too"
+        )
     return TuneSettings(
         allowance=Allowance(
             usd=None if limits.budget is None else Decimal(str(limits.budget)),
             calls=limits.calls,
             minutes=limits.minutes,
-            unknown=loaded.limits.unknown,
+            unknown=unknown,
         ),
         labelled=is_labelled(questions) if search.labels is None else search.labels,
         call_weight=goals.needed_gain,
@@ -241,10 +256,8 @@ async def _run_tuning(
     *,
     settings: TuneSettings,
 ) -> dict[str, Any]:
-    from batuta.lab.tune.context import TuneContext  # noqa: PLC0415 - same
-    from batuta.lab.tune.fitted_confidence import fit_tuned_confidence  # noqa: PLC0415 - loads numpy
+    from batuta.lab.tune.context import TuneContext  # noqa: PLC0415 - loads numpy
     from batuta.lab.tune.opening import open_runner, start_clock  # noqa: PLC0415 - same
-    from batuta.lab.tune.report import describe_tuning, selectors_of  # noqa: PLC0415 - same
     from batuta.lab.tune.tuning import run_tuning  # noqa: PLC0415 - same
 
     where, grading = options.execution, options.grading
@@ -276,63 +289,90 @@ async def _run_tuning(
                 task, completed=min(int(100 * context.spent_share()), 100), status=spent()
             )
             result = await run_tuning(context)
-            found = describe_tuning(result, parts, settings, runner.meter)
-            written = selectors_of(found, result).values()
-            served = {selector.name: system for system, selector in written}
-            confidence = await fit_tuned_confidence(context, served)
-    found |= {"confidence": confidence.describe()}
-    fitted = confidence.text if confidence.stored.conductors else ""
-    _write_results(options, found, result, parts, fitted=fitted, simulated=loaded.simulated)
+            found = await _write_results(options, loaded, context, result)
     if not options.output.json:
         pool = options.pool if loaded.simulated else None
         show_result(found, options.output.out, pool=pool, counted=budget.usd)
     return found
 
 
-def read_original(pool: str | None, environ: Mapping[str, str]) -> str:
+def read_original(pool: str | None, environ: Mapping[str, str], folder: Path) -> str:
     """Return the text of the pool's settings file; empty if the pool was not read from a file.
 
-    `pool` is the value of --pool; None: the default file, as `load_config` finds it.
+    `pool` is the value of --pool; None: the default file, as `load_config` finds it. Paths that are
+    relative to the file's folder are rewritten for settings in `folder`.
     """
+    from batuta.lab.tune.recommend import move_paths  # noqa: PLC0415 - loads numpy
+
     source = Path(pool or environ.get("BATUTA_CONFIG") or DEFAULT_FILE)
-    return source.read_text(encoding="utf-8") if source.is_file() else ""
+    if not source.is_file():
+        return ""
+
+    def moved(value: str) -> str:
+        found = source.parent / value
+        is_path = found.is_file() or is_policy(found)  # not the name of a worker
+        if Path(value).is_absolute() or not is_path:
+            return value
+        return Path(os.path.relpath(found.resolve(), folder.resolve())).as_posix()
+
+    return move_paths(source.read_text(encoding="utf-8-sig"), moved)
 
 
-def _write_results(
-    options: TuneOptions,
-    found: dict[str, Any],
-    result: TuneResult,
-    parts: QuestionParts,
-    *,
-    fitted: str,
-    simulated: bool,
-) -> None:
-    """Write the results, and new settings for a pool of real workers.
+async def _write_results(
+    options: TuneOptions, loaded: LoadedConfig, context: TuneContext, result: TuneResult
+) -> dict[str, Any]:
+    """Make the last calls, fit confidence, and write the results and, unless simulated, settings.
 
-    `fitted` is the content of the confidence model's file; empty if nothing could be fitted.
+    Returns:
+        The report.
     """
     from batuta.lab.evals.report_files import write_files  # noqa: PLC0415 - loads numpy
+    from batuta.lab.tune.fitted_confidence import (  # noqa: PLC0415 - same
+        fit_tuned_confidence,
+        pay_samples,
+    )
+    from batuta.lab.tune.report import (  # noqa: PLC0415 - same
+        describe_tuning,
+        saved_systems,
+        selectors_of,
+        write_results,
+    )
+
+    out, parts, settings = options.output.out, context.parts, context.settings
+    await pay_samples(context, saved_systems(result).values())
+    found = describe_tuning(result, parts, settings, context.runner.meter)
+    served = {selector.name: system for system, selector in selectors_of(found, result).values()}
+    confidence = await fit_tuned_confidence(context, served)
+    found |= {"confidence": confidence.describe()}
+    names_fit = confidence.can_serve(settings.samples)
+    text = None if loaded.simulated else _settings_text(options, found, result, names_fit=names_fit)
+    write_results(out, found, result=result, tasks=parts.search, settings_text=text)
+    if confidence.stored.conductors:
+        write_files(out, {CONFIDENCE_FILE: confidence.text})
+    return found
+
+
+def _settings_text(
+    options: TuneOptions, found: dict[str, Any], result: TuneResult, *, names_fit: bool
+) -> str:
+    """Return the pool's settings with the recommended systems and the measurements.
+
+    With `names_fit` they name the file of the fitted confidence model.
+    """
     from batuta.lab.tune.recommend import with_confidence, write_settings  # noqa: PLC0415 - loads numpy
-    from batuta.lab.tune.report import write_results  # noqa: PLC0415 - same
     from batuta.lab.tune.stages import ULTRA  # noqa: PLC0415 - same
 
-    text = None
-    if not simulated:
-        system = (result.nominees or {}).get(ULTRA)
-        selector_rounds = 1 if system is None else system.selector.needed_rounds
-        text = write_settings(
-            read_original(options.pool, os.environ),
-            found["recommendation"],
-            result.cards,
-            groups=result.grouping.names,
-            rounds=result.pattern.rounds if result.pattern else selector_rounds,
-            strengths={one.id: one.strength for one in result.settings_pool},
-        )
-        if fitted:
-            text = with_confidence(text, CONFIDENCE_FILE)
-    write_results(options.output.out, found, result=result, tasks=parts.search, settings_text=text)
-    if fitted:
-        write_files(options.output.out, {CONFIDENCE_FILE: fitted})
+    system = (result.nominees or {}).get(ULTRA)
+    selector_rounds = 1 if system is None else system.selector.needed_rounds
+    text = write_settings(
+        read_original(options.pool, os.environ, options.output.out),
+        found["recommendation"],
+        result.cards,
+        groups=result.grouping.names,
+        rounds=result.pattern.rounds if result.pattern else selector_rounds,
+        strengths={one.id: one.strength for one in result.settings_pool},
+    )
+    return with_confidence(text, CONFIDENCE_FILE) if names_fit else text
 
 
 def tune_record(options: TuneOptions) -> dict[str, Any]:

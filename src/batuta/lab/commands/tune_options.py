@@ -11,6 +11,7 @@ import typer
 from batuta.cli.options import (
     EXECUTION_PANEL,
     LIMITS_PANEL,
+    MOST_SECONDS,
     MOST_USD,
     OUTPUT_PANEL,
     POOL_PANEL,
@@ -92,7 +93,10 @@ class TuneLimits:
         int | None, typer.Option(min=1, help="Maximum number of calls of workers.")
     ] = None
     minutes: Annotated[
-        float | None, typer.Option(min=0.01, help="Minutes after which no further call is made.")
+        float | None,
+        typer.Option(
+            min=0.01, max=MOST_SECONDS / 60, help="Minutes after which no further call is made."
+        ),
     ] = None
 
 
@@ -149,6 +153,7 @@ class TuneGoals:
         float | None,
         typer.Option(
             min=1e-9,
+            max=MOST_USD,
             help="Dollars that a correct answer (with --from-sessions: a resolved session) is "
             "worth to you; default: dollars count only against --budget (a session: 1).",
         ),
@@ -157,6 +162,7 @@ class TuneGoals:
         float | None,
         typer.Option(
             min=0,
+            max=1,
             help="Accuracy that one more call must gain; default: 0.01, for a record 0.005, with "
             "--mean-calls 0.",
         ),

@@ -116,6 +116,13 @@ class FittedConfidence:
         """The content of the file that the settings name in `[confidence]`."""
         return self.stored.model_dump_json(indent=1) + "\n"
 
+    def can_serve(self, samples: SampleSetting | None) -> bool:
+        """Return whether settings that ask for these samples can name the file."""
+        sampled = (one.sampled for one in self.stored.conductors.values())
+        if samples is None:
+            return bool(self.stored.conductors)
+        return any(one is not None and one.is_of(samples) for one in sampled)
+
     def describe(self) -> list[str]:
         """Return lines about each conductor, and the reasons for what could not be fitted."""
         lines: list[str] = []

@@ -353,9 +353,14 @@ def _missing_notes(report: Json) -> list[str]:
 
 def markdown_table(heads: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
     """Return a Markdown table; all columns but the first are right-aligned."""
-    head, *rows = ([cell.replace("|", r"\|") for cell in line] for line in (heads, *lines))
+    head, *rows = ([escape_cell(cell) for cell in line] for line in (heads, *lines))
     rule = ["---", *(["---:"] * (len(head) - 1))]
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rows))
+
+
+def escape_cell(text: str) -> str:
+    """Return the text for one cell of a Markdown table: in one line, with escaped bars."""
+    return " ".join(text.splitlines()).replace("|", r"\|")
 
 
 def format_percent(share: float | None) -> str:

@@ -91,7 +91,7 @@ def _card_of(
             share_of([score for score, at in scored if at == group], mean)
             for group in range(groups)
         ),
-        usd=float(sum(one.usd for one in answered)) / len(answered) if has_usd else None,
+        usd=mean_usd(runner, tasks, worker) if has_usd else None,
         seconds=float(np.median([one.seconds for one in answered])) if answered else None,
         failed=len(result) - len(scored),
     )
@@ -139,6 +139,16 @@ def mean_scores(
     return np.asarray(rows, np.float32)
 
 
+def mean_usd(runner: CandidateRunner, tasks: Sequence[Task], worker: WorkerId) -> float:
+    """Return the worker's mean dollars per question, at the assumed price if it has none.
+
+    The mean is 0 if no question has a score.
+    """
+    found = [runner.find_result(task, Candidate.single(worker)) for task in tasks]
+    usd = [one.usd for one in found if one is not None and one.score is not None]
+    return float(sum(usd)) / max(len(usd), 1)
+
+
 async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[list[Task], Places]:
     """Ask every worker the first questions of every group, while the stage's budget lasts.
 
@@ -152,10 +162,10 @@ async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[l
     by_group = [np.flatnonzero(group_n == g) for g in range(len(grouping.names))]
     chosen: list[int] = []
     singles = [Candidate.single(worker.id) for worker in context.runner.pool]
-    fits_budget = context.fits_budget(context.ends[TuneStage.CALIBRATE])
     for number in range(_CALIBRATED):
+        fits_budget = context.fits_budget(context.ends[TuneStage.CALIBRATE] if number else 1.0)
         batch = [int(indices[number]) for indices in by_group if number < len(indices)]
-        if not batch or (number and not fits_budget(len(batch) * len(singles))):
+        if not batch or not fits_budget(len(batch) * len(singles)):
             break
         asked = [context.parts.search[index] for index in batch]
         if not await context.runner.run_all((t, one) for t in asked for one in singles):
@@ -171,11 +181,13 @@ async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[l
     return [context.parts.search[index] for index in chosen], group_n[chosen]
 
 
-def choose_usable(cards: Sequence[WorkerCard]) -> tuple[tuple[WorkerId, ...], tuple[WorkerId, ...]]:
+def choose_usable(
+    cards: Sequence[WorkerCard], pool: Pool
+) -> tuple[tuple[WorkerId, ...], tuple[WorkerId, ...]]:
     """Return the workers to keep, and the workers left out because they have too few scores.
 
     Raises:
-        ConfigError: all workers would be left out.
+        ConfigError: all workers, or all models of a pool that has any, would be left out.
     """
     failing = [
         card.worker
@@ -183,9 +195,9 @@ def choose_usable(cards: Sequence[WorkerCard]) -> tuple[tuple[WorkerId, ...], tu
         if card.failed >= _FAILED * (card.failed + card.overall.questions)
     ]
     usable = tuple(card.worker for card in cards if card.worker not in failing)
-    if not usable:
+    if not {worker.id for worker in pool.ranked()}.intersection(usable):
         raise ConfigError(
-            "no worker gave answers that could be graded: run `batuta pool check`, and check the "
-            "questions' graders"
+            f"no {'model' if usable else 'worker'} gave answers that could be graded: run "
+            "`batuta pool check`, and check the questions' graders"
         )
     return usable, tuple(failing)

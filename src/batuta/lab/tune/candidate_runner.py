@@ -141,6 +141,8 @@ class CallMeter:
         self._pending: dict[tuple[str, bytes], anyio.Event] = {}
         self.usage = ZERO_USAGE
         self.cost = ZERO_COST
+        self.refusals = 0
+        """The number of calls that a limit refused, including calls that would have graded."""
         self.is_closed = False
         """Whether only earlier replies are returned and no more calls are made."""
         self.broken: BatutaError | None = None
@@ -174,6 +176,15 @@ class CallMeter:
             LimitReachedError: the budget or the limit forbids the call, or the meter is closed or
                 broken.
         """
+        try:
+            return await self._complete_once(worker, client, request, listener)
+        except LimitReachedError:
+            self.refusals += 1
+            raise
+
+    async def _complete_once(
+        self, worker: Worker, client: Client, request: Request, listener: CallListener
+    ) -> Reply:
         if self.limit is not None:
             client = BudgetedClient(client, worker, self.limit)
         key = (worker.id, request_fingerprint(request))
@@ -267,6 +278,43 @@ class _RunClient:
 
 
 @final
+class JudgeClient:
+    """The client of the worker that grades answers.
+
+    Its requests get a seed, so that they are journaled, and the meter counts its calls like those
+    of the workflows.
+    """
+
+    def __init__(self, worker: Worker, client: Client, meter: CallMeter, seed: int) -> None:
+        self._worker = worker
+        self._client = client
+        self._meter = meter
+        self._sampling = Sampling(seed=seed)
+
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
+        """Return the judge's reply; equal requests are sent only once.
+
+        Raises:
+            ClientError: the call gave no usable reply.
+            LimitReachedError: the budget refuses the call.
+        """
+        request = replace(request, sampling=self._sampling.with_defaults(request.sampling))
+        return await self._meter.complete(self._worker, self._client, request, listener)
+
+
+def open_judge(
+    judge: WorkerId | None,
+    pool: Pool,
+    clients: Mapping[WorkerId, Client],
+    meter: CallMeter,
+    *,
+    seed: int,
+) -> JudgeClient | None:
+    """Return the client of the worker that grades answers; None without such a worker."""
+    return None if judge is None else JudgeClient(pool[judge], clients[judge], meter, seed)
+
+
+@final
 class CandidateRunner:
     """Runs candidates on tasks and remembers their results."""
 
@@ -318,13 +366,14 @@ class CandidateRunner:
         """
         missing = {key: one for one in planned if (key := result_key(*one)) not in self._known}
         found: dict[Key, CandidateResult] = {}
+        refusals = self.meter.refusals
         if missing and self.elsewhere is not None:
             await self.elsewhere.execute(missing, self.ranked, found, concurrency=self.concurrency)
         else:
             await self._execute_here(missing, found)
         if self.meter.broken is not None:
             raise self.meter.broken
-        if len(found) < len(missing) or any(result.limited for result in found.values()):
+        if len(found) < len(missing) or self.meter.refusals > refusals:
             return False
         self._known.update(found)
         return True

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -29,14 +29,14 @@ from batuta.lab.executor.select import LOCAL
 from batuta.lab.task_sources import TASK_SOURCES
 from batuta.lab.tasks import datasets
 from batuta.lab.tasks.datasets import reasoning_gym
-from batuta.lab.tune.candidate_runner import CallMeter, CandidateRunner
+from batuta.lab.tune.candidate_runner import CallMeter, CandidateRunner, open_judge
 from batuta.lab.tune.context import TuneSettings
 from batuta.lab.tune.parts import QuestionParts
 from batuta.lab.tune.remote_runs import RemoteRuns, TuneRunJob
 from batuta.lab.tune.spending import BudgetedClient, PaidCalls, TuneBudget, bound_pool_costs
 from batuta.lab.tune.stages import plannable_usd, stage_ends
 
-CALLS, PAID, PLAN = "calls.db", "paid.db", "plan.json"
+CALLS, PAID, PLAN, LOCK = "calls.db", "paid.db", "plan.json", "tune.lock"
 GENERAL = (
     "chain_sum", "basic_arithmetic", "gcd", "number_sequence", "simple_equations",
     "calendar_arithmetic", "word_sorting", "letter_counting", "syllogism",
@@ -168,7 +168,8 @@ async def open_runner(
         ConfigError: a grader lacks what it needs, the folder holds a different tuning run, or the
             executor cannot be opened.
         SandboxError: programs cannot be isolated here.
-        StoreError: the folder or the journal cannot be read or written.
+        StoreError: the folder or the journal cannot be read or written, or another process tunes
+            in the folder.
         SourceError: a question is private, so it must not be written to the folder.
     """
     if any(task.private for task in questions.tasks):
@@ -181,7 +182,7 @@ async def open_runner(
     path = journal or str(folder / CALLS)
     warn_if_emptied(path, folder / PAID)
     async with open_call_journal(path, folder.absolute().name) as calls:
-        with PaidCalls(folder / PAID) as paid:
+        with _lock_folder(folder), PaidCalls(folder / PAID) as paid:
             budget = TuneBudget(settings.allowance, paid)
             wrapped: dict[WorkerId, Client] = {
                 worker.id: CallCacheClient(
@@ -190,7 +191,7 @@ async def open_runner(
                 for worker in pool
             }
             meter = CallMeter(unknown)
-            judging = None if judge is None else wrapped[judge]
+            judging = open_judge(judge, pool, wrapped, meter, seed=settings.seed)
             async with (
                 open_answer_grader(questions.tasks, judging, sandbox)
                 if questions.grade is None
@@ -211,6 +212,21 @@ async def open_runner(
                         job = _describe_job(runner, questions, settings, judge, sandbox=sandbox)
                         runner.elsewhere = RemoteRuns(opened, job, wrapped, meter)
                     yield runner, budget
+
+
+@contextmanager
+def _lock_folder(folder: Path) -> Generator[None]:
+    """Lock the folder for one tuning run: two at once would each spend the whole budget."""
+    from batuta.store.process_lock import ProcessLock  # noqa: PLC0415 - loads SQLAlchemy
+
+    lock = ProcessLock(
+        folder / LOCK,
+        f"another tuning writes to {folder}: wait for it, or name another folder with --out",
+    )
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _describe_job(
@@ -314,6 +330,7 @@ def forecast_tuning(
         }
         before = until
     if again := settings.sample_calls(parts):
+        again = again if calls is None else min(again, round((1 - before) * calls))
         stages["samples"] = {"calls": again, "usd": round(again * typical, 4)}
     return {
         "budget": {**asdict(settings.allowance), "unknown": None},

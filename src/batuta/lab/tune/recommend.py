@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import dropwhile
+from pathlib import PurePath
 from typing import Any
 
 from batuta.config.conductors import PATTERN_PREFIX
+from batuta.config.pool_file import quote_text
 from batuta.core import WorkerId
 from batuta.lab.tune.calibrate import WorkerCard
 
 _TABLE = re.compile(r"^\s*\[{1,2}\s*([A-Za-z0-9_.\"-]+)\s*\]{1,2}")
-_OWN = frozenset({"mini", "ultra"})
+_SYSTEM = re.compile(r"^\s*(conductor|selector)\s*=")
+_REASONS = "# batuta-ultra: ", "# Nothing was judged"
+"""The beginnings of settings that a tuning run recommended."""
+_PLAIN_SYSTEM = re.compile(r"^\s*(mini|ultra)\s*[.=]")
 _ROUNDS = re.compile(r"^\s*max_rounds\s*=\s*(\d+)")
-_MEASURED = re.compile(r"^\s*(strength|skills|id)\s*=")
+_FILE = re.compile(r"^\s*file\s*=\s*[\"'](.*?)[\"']")
+_MEASURED = re.compile(r"^\s*(strength|skills|id)\s*[.=]")
+_PATH = re.compile(r"^(\s*(\w+)\s*=\s*)([\"'])(.+?)\3")
+_PATHS = {
+    "baselines": {"history", "cascade"},
+    "conductor": {"worker", "card"},
+    "confidence": {"file"},
+    "models": {"conductor", "workflow"},
+}
+"""The settings of each table that may be paths relative to the settings' folder."""
 
 
 def write_settings(
@@ -36,55 +51,92 @@ def write_settings(
         str(card.worker): _measured_lines(card, groups, (strengths or {}).get(card.worker))
         for card in cards
     }
-    kept = _without_tables(original, _OWN)
+    kept = _without_old(original)
     lines = [*(f"# {reason}" for reason in recommendation["why"]), ""]
     lines += _with_measured(kept, known)
     for name, fallback in (("mini", "best"), ("ultra", f"single/{recommendation['best']}")):
         chosen = recommendation.get(name) or fallback
         is_fixed = chosen == fallback or chosen.startswith(PATTERN_PREFIX)
-        entry = (
-            f'{"conductor" if is_fixed else "selector"} = "{chosen.removeprefix(PATTERN_PREFIX)}"'
-        )
-        lines += ["", f"[{name}]", entry]
+        kind, served = "conductor" if is_fixed else "selector", chosen.removeprefix(PATTERN_PREFIX)
+        entry = f'{kind} = "{served}"'
+        lines = _with_entry(lines, name, _SYSTEM, lambda _, entry=entry: entry)
     if rounds > 1 and recommendation.get("ultra"):
         lines = _with_rounds(lines, rounds)
     return "\n".join(lines).strip() + "\n"
 
 
+def move_paths(text: str, moved: Callable[[str], str]) -> str:
+    """Return the settings with `moved` applied to each value that may be a relative path."""
+    lines: list[str] = []
+    table = ""
+    for line in text.split("\n"):
+        if found := _TABLE.match(line):
+            table = found[1].split(".")[0]
+        path = _PATH.match(line)
+        if path and path[2] in _PATHS.get(table, ()):
+            line = f"{path[1]}{path[3]}{moved(path[4])}{line[path.end(4) :]}"  # noqa: PLW2901
+        lines.append(line)
+    return "\n".join(lines)
+
+
 def with_confidence(text: str, file: str) -> str:
-    """Add the confidence model's file to the settings, unless they have a [confidence] table."""
-    tables = (found[1] for line in text.splitlines() if (found := _TABLE.match(line)))
-    return text if "confidence" in tables else f'{text}\n[confidence]\nfile = "{file}"\n'
+    """Add the confidence model's file to the settings, unless they name a file of another name."""
+
+    def named(known: re.Match[str] | None) -> str:
+        is_own = known is not None and PurePath(known[1]).name != file
+        return known.string if known and is_own else f'file = "{file}"'
+
+    lines = _with_entry(text.strip().split("\n"), "confidence", _FILE, named)
+    return "\n".join(lines) + "\n"
 
 
 def _with_rounds(lines: Sequence[str], rounds: int) -> list[str]:
     """Raise `max_rounds` to `rounds`, because comparing answers needs a second round."""
+
+    def raised(known: re.Match[str] | None) -> str:
+        return f"max_rounds = {max(rounds, int(known[1]) if known else 0)}"
+
+    return _with_entry(lines, "limits", _ROUNDS, raised)
+
+
+def _with_entry(
+    lines: Sequence[str],
+    name: str,
+    pattern: re.Pattern[str],
+    entry: Callable[[re.Match[str] | None], str],
+) -> list[str]:
+    """Replace the entry of a table; add it, and the table, where they are missing.
+
+    `pattern` finds the entry's line in the table `name`, and `entry` returns its new line from what
+    was found, or from None.
+    """
     written: list[str] = []
-    table, has_limit = "", False
+    table, header, has_entry = "", None, False
     for line in lines:
         if found := _TABLE.match(line):
             table = found[1]
-        known = _ROUNDS.match(line) if table == "limits" else None
-        has_limit = has_limit or known is not None
-        written.append(f"max_rounds = {max(rounds, int(known[1]))}" if known else line)
-    if has_limit:
+            header = len(written) if table == name else header
+        known = pattern.match(line) if table == name else None
+        has_entry = has_entry or known is not None
+        written.append(entry(known) if known else line)
+    if has_entry:
         return written
-    tables = ((at, _TABLE.match(line)) for at, line in enumerate(written))
-    header = next((at for at, found in tables if found and found[1] == "limits"), None)
     if header is None:
-        return [*written, "", "[limits]", f"max_rounds = {rounds}"]
-    return [*written[: header + 1], f"max_rounds = {rounds}", *written[header + 1 :]]
+        return [*written, "", f"[{name}]", entry(None)]
+    return [*written[: header + 1], entry(None), *written[header + 1 :]]
 
 
-def _without_tables(text: str, names: frozenset[str]) -> list[str]:
-    kept: list[str] = []
-    skips = False
-    for line in text.splitlines():
-        if table := _TABLE.match(line):
-            skips = table[1].split(".")[0] in names
-        if not skips:
-            kept.append(line)
-    return kept
+def _without_old(text: str) -> list[str]:
+    """Return the lines without the reasons of an earlier recommendation, which come first.
+
+    Systems that are set above all tables, as in `mini = "best"`, are left out too.
+    """
+    lines = text.split("\n")  # a string may have other ends of lines
+    if text.startswith(_REASONS):
+        rest = dropwhile(lambda line: line.startswith("#"), lines)
+        lines = list(dropwhile(lambda line: not line.strip(), rest))
+    first = next((at for at, line in enumerate(lines) if _TABLE.match(line)), len(lines))
+    return [line for at, line in enumerate(lines) if at > first or not _PLAIN_SYSTEM.match(line)]
 
 
 def _with_measured(lines: Sequence[str], known: Mapping[str, list[str]]) -> list[str]:
@@ -109,7 +161,7 @@ def _measured_lines(card: WorkerCard, groups: Sequence[str], strength: float | N
     if card.overall.share is None:
         return []
     skills = ", ".join(
-        f"{_quote_toml(name)} = {{ share = {one.shrunk:.3f}, questions = {one.questions} }}"
+        f"{quote_text(name)} = {{ share = {one.shrunk:.3f}, questions = {one.questions} }}"
         for name, one in zip(groups, card.by_group, strict=True)
         if one.questions and one.shrunk is not None
     )
@@ -119,8 +171,3 @@ def _measured_lines(card: WorkerCard, groups: Sequence[str], strength: float | N
     how = "measured on" if strength in {None, first} else "remeasured over all groups; first on"
     stated = f"strength = {first if strength is None else strength:.3f}  # {how} {many}"
     return [stated, *([f"skills = {{ {skills} }}"] if skills else [])]
-
-
-def _quote_toml(name: str) -> str:
-    escaped = name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
-    return f'"{escaped}"'

@@ -30,7 +30,14 @@ from batuta.embedded.blas import limit_blas_to_one_thread
 from batuta.errors import ClientError, LimitReachedError
 from batuta.lab.evals.grading import AnswerGrader, open_answer_grader
 from batuta.lab.executor import Executor, ask_driver
-from batuta.lab.tune.candidate_runner import CallMeter, CandidateResult, CandidateRunner, Entry, Key
+from batuta.lab.tune.candidate_runner import (
+    CallMeter,
+    CandidateResult,
+    CandidateRunner,
+    Entry,
+    Key,
+    open_judge,
+)
 
 RunOrder = tuple[Task, Entry]
 """A question, and the workflow or method to run on it."""
@@ -42,8 +49,6 @@ class CallOrder:
 
     worker: WorkerId
     request: Request
-    grades: bool = False
-    """Whether the call grades an answer, so that it is not counted as part of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +91,11 @@ class TuneRunJob:
             SandboxError: programs cannot be isolated on this machine.
         """
         limit_blas_to_one_thread()
-        judging = None if self.judge is None else _AskingClient(self.judge, grades=True)
+        meter, clients = (
+            CallMeter(self.unknown),
+            {one.id: _AskingClient(one.id) for one in self.pool},
+        )
+        judging = open_judge(self.judge, self.pool, clients, meter, seed=self.seed)
         async with (
             open_answer_grader(self.kinds, judging, self.sandbox)
             if self.grade is None
@@ -94,9 +103,9 @@ class TuneRunJob:
         ):
             runner = CandidateRunner(
                 self.pool,
-                {worker.id: _AskingClient(worker.id) for worker in self.pool},
+                clients,
                 grade,
-                CallMeter(self.unknown),
+                meter,
                 unknown=self.unknown,
                 seed=self.seed,
                 grades_steps=self.grades_steps,
@@ -113,9 +122,8 @@ class TuneRunJob:
 class _AskingClient:
     """A worker's client in another process, which asks the driver to make the call."""
 
-    def __init__(self, worker: WorkerId, *, grades: bool = False) -> None:
+    def __init__(self, worker: WorkerId) -> None:
         self._worker = worker
-        self._grades = grades
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """Return the reply that the driver received; report its failed attempts to the listener.
@@ -124,7 +132,7 @@ class _AskingClient:
             ClientError: the call gave no usable reply.
             LimitReachedError: the driver's budget refused the call.
         """
-        order = CallOrder(worker=self._worker, request=request, grades=self._grades)
+        order = CallOrder(worker=self._worker, request=request)
         answer: CallAnswer = await ask_driver(order)
         for failure in answer.failures:  # their cost counts for the run
             await listener.on_failure(failure)
@@ -202,24 +210,19 @@ class RemoteRuns:
     async def make_call(self, order: CallOrder) -> CallAnswer:
         """Make a call, and return the reply or the error, and the failed attempts.
 
-        Raises:
-            StoreError: a call that grades cannot be journaled. For other calls the meter keeps
-                this error, and the answer says that a limit was reached.
+        If the call cannot be journaled, the meter keeps that error, and the answer says that a
+        limit was reached.
         """
         recorder = _FailureRecorder()
         worker, client = self._job.pool[order.worker], self._clients[order.worker]
         reply, error = None, None
         try:
-            if order.grades:
-                reply = await client.complete(order.request, recorder)
-            else:
-                reply = await self._meter.complete(
-                    worker, _Refusable(client, self._refusal), order.request, recorder
-                )
+            reply = await self._meter.complete(
+                worker, _Refusable(client, self._refusal), order.request, recorder
+            )
         except LimitReachedError as refused:
             error = refused
-            if not order.grades:
-                self._refusal = self._refusal or refused
+            self._refusal = self._refusal or refused
         except ClientError as failed:
             error = failed
         return CallAnswer(reply=reply, error=error, failures=tuple(recorder.failures))

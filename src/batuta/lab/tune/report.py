@@ -20,7 +20,7 @@ from batuta.core import Task
 from batuta.core.formatting import format_usd
 from batuta.core.workflow import steps_json
 from batuta.lab.evals.html_report import ACCENT, GREY, GRID, INK, render_page
-from batuta.lab.evals.markdown_report import format_dollars, format_percent
+from batuta.lab.evals.markdown_report import escape_cell, format_dollars, format_percent
 from batuta.lab.evals.report_files import write_files
 from batuta.lab.tune.calibrate import WorkerCard
 from batuta.lab.tune.candidate_runner import CallMeter
@@ -44,7 +44,7 @@ Json = dict[str, Any]
 def describe_tuning(
     result: TuneResult, parts: QuestionParts, settings: TuneSettings, meter: CallMeter
 ) -> Json:
-    """Return the whole result as JSON values.
+    """Return the whole result as JSON values; all calls must have been made.
 
     The seconds of calls are left out, so that equal replies give equal values. `meter` has the
     calls and dollars of the whole tuning run.
@@ -189,24 +189,30 @@ def write_results(
     write_files(folder, files)
 
 
-def selectors_of(
-    found: Json, result: TuneResult
-) -> dict[str, tuple[TunedSystem, WorkflowSelector]]:
-    """Return the systems to save, each with the selector that serves it, by folder.
+def saved_systems(result: TuneResult) -> dict[str, TunedSystem]:
+    """Return the systems to save, by folder.
 
-    The selectors state the spending and the judgement of `found`. Without a nominee for ultra, the
-    finest system is saved; empty if there is no system.
+    Without a nominee for ultra, the finest system is saved; empty if there is no system.
     """
     nominees = result.nominees or {}
     systems = {
         SELECTOR: nominees.get(ULTRA) or (result.systems or (None,))[-1],
         SINGLES_SELECTOR: nominees.get(MINI),
     }
+    return {name: one for name, one in systems.items() if one is not None}
+
+
+def selectors_of(
+    found: Json, result: TuneResult
+) -> dict[str, tuple[TunedSystem, WorkflowSelector]]:
+    """Return the systems to save, each with the selector that serves it, by folder.
+
+    The selectors state the spending and the judgement of `found`.
+    """
     about = {name: found[name] for name in ("spent", "judged", "comparisons", "recommendation")}
     return {
         name: (one, replace(one.selector, about=about))
-        for name, one in systems.items()
-        if one is not None
+        for name, one in saved_systems(result).items()
     }
 
 
@@ -265,6 +271,7 @@ def _template_values(found: Json) -> Json:
         "found": found,
         "judged": judged,
         "percent": format_percent,
+        "cell": escape_cell,
         "count": "{:,}".format,
         "ease": _describe_ease,
         "share_of": _describe_share,

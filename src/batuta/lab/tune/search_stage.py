@@ -15,7 +15,7 @@ from batuta.conductors.features import Floats
 from batuta.conductors.workflow_selector import fit_ease
 from batuta.core import Task, WorkerId
 from batuta.core.worker import PROGRAM
-from batuta.lab.tune.calibrate import WorkerCard, mean_scores
+from batuta.lab.tune.calibrate import WorkerCard, mean_scores, mean_usd
 from batuta.lab.tune.context import TuneContext
 from batuta.lab.tune.grouping import Grouping, ease_bounds
 from batuta.lab.tune.library import Candidate
@@ -58,7 +58,12 @@ async def search_workflows(
     reader = replace(grouping.reader, ease_f=fit_ease(grouping.reader, texts, right_n))
     grouping = replace(grouping, reader=reader)
     arena, ease_gl = _divide_questions(context, grouping)
-    usd = {card.worker: card.usd or 0.0 for card in cards}
+    usd = {
+        card.worker: mean_usd(context.runner, calibrated, card.worker)
+        if card.usd is None
+        else card.usd
+        for card in cards
+    }
     programs = [w.id for w in context.runner.pool if PROGRAM in w.tags and w.id in workers]
     search = Search(
         arena,

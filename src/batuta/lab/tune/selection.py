@@ -44,7 +44,8 @@ async def remeasure_best(
     """Return the pool with the strengths of the best workers measured on these questions too.
 
     The best workers of the calibration are measured first, then any worker that is now ahead of
-    them, within the share `until` of the budget. The workers set aside get the strength 0.
+    them, within the share `until` of the budget. The workers set aside have no strength, so that
+    none of them ranks before a worker that answered.
     """
     assert result.table is not None  # noqa: S101 - tabulated before
     weight_g, grouping = result.table.weight_g, result.grouping
@@ -67,9 +68,8 @@ async def remeasure_best(
             break
         for who in new:
             counts[who] = counts[who].add(context, tasks, group_n, Candidate.single(who))
-    strengths = {who: one.share(weight_g) for who, one in counts.items()}
-    strengths |= dict.fromkeys(result.set_aside, 0.0)
-    return Pool(tuple(replace(w, strength=round(strengths[w.id], 6)) for w in result.pool))
+    strengths = {who: round(one.share(weight_g), 6) for who, one in counts.items()}
+    return Pool(tuple(replace(w, strength=strengths.get(w.id)) for w in result.pool))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

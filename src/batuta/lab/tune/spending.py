@@ -34,7 +34,7 @@ from batuta.core import (
 from batuta.core.conductor import NULL_LISTENER
 from batuta.core.cost_bound import bound_call_cost
 from batuta.engine.budget import Budget, Hold
-from batuta.errors import ClientError, LimitReachedError, StoreError
+from batuta.errors import CircuitOpenError, ClientError, LimitReachedError, StoreError
 from batuta.usage import ASSUMED_PRICE, ZERO_USAGE
 
 _TABLE = "CREATE TABLE IF NOT EXISTS paid (id INTEGER PRIMARY KEY, usd TEXT NOT NULL, call BLOB)"
@@ -144,6 +144,14 @@ class PaidCalls:
         """
         self._execute("UPDATE paid SET usd = ?, call = NULL WHERE id = ?", str(usd), number)
 
+    def remove(self, number: int) -> None:
+        """Remove a call that was not made.
+
+        Raises:
+            StoreError: the disk is full or the file cannot be written.
+        """
+        self._execute("DELETE FROM paid WHERE id = ?", number)
+
     def _execute(self, statement: str, *values: str | int | bytes) -> list[Any]:
         try:
             return self._file.execute(statement, values).fetchall()
@@ -251,13 +259,18 @@ class TuneBudget:
     def charge(self, reply: Reply | Failure, hold: Hold) -> None:
         """Replace the reservation by the real cost of the call; a cancelled call keeps its row.
 
+        A call that an open breaker kept from being sent does not count.
+
         Raises:
             StoreError: the list of paid calls cannot be written.
         """
         before = self._budget.usd
         self._budget.charge(reply.usage, reply.cost, hold)
         number = self._numbers.pop(hold)
-        if reply is not _CANCELLED:
+        if isinstance(reply, Failure) and reply.code == CircuitOpenError.code:
+            self.calls -= 1
+            self._paid.remove(number)
+        elif reply is not _CANCELLED:
             self._paid.settle(number, self._budget.usd - before)
 
 

@@ -46,7 +46,7 @@ async def run_tuning(context: TuneContext) -> TuneResult:
     tasks, group_n = await calibrate_workers(context, grouping)
     context.plan_stages(context.expected_calls())
     cards = measure_workers(runner, tasks, group_n, len(grouping.names))
-    usable, left_out = choose_usable(cards)
+    usable, left_out = choose_usable(cards, runner.pool)
     runner.meter.rely_on(usable)
     most, team = check_most_workers(settings.most_workers, runner.pool), None
     if most is not None:
