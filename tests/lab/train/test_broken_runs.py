@@ -2,6 +2,7 @@
 
 import io
 import json
+import resource
 import shutil
 import struct
 
@@ -14,11 +15,13 @@ from safetensors.torch import save_file
 from batuta.errors import ConfigError, StoreError
 from batuta.gateway.ui.learning import read_lines
 from batuta.lab.commands.train import format_metrics
-from batuta.lab.train.checkpoint_files import report_unsaved
+from batuta.lab.train.adapters import add_adapters
+from batuta.lab.train.checkpoint_files import RESUMING, report_unsaved
 from batuta.lab.train.conductor_training import find_checkpoint, last_checkpoint, train_conductor
 from batuta.lab.train.live_view import watch_training
-from batuta.lab.train.model import load_policy, make_model
+from batuta.lab.train.model import load_policy, make_model, merge_policy, save_stage
 from batuta.lab.train.run_folder import RunFolder, read_jsonl
+from batuta.lab.train.settings import LoraSettings
 from lab.train.stage import LIBRARIES, settings
 
 pytestmark = LIBRARIES
@@ -223,5 +226,26 @@ def test_a_skipped_step_is_said():
 )
 def test_a_checkpoint_that_cannot_be_written_is_one_sentence(error):
     with pytest.raises(StoreError, match=r"^out/checkpoints cannot be written \(.*--resume"):
-        with report_unsaved("out/checkpoints"):
+        with report_unsaved("out/checkpoints", RESUMING):
             raise error
+
+
+def test_a_policy_that_cannot_be_written_is_one_sentence(random_policy, tmp_path):
+    """Whoever writes one says so: a stage, a merge."""
+    model, tokenizer = load_policy(str(random_policy), None)
+    adapters = tmp_path / "adapters"
+    model.name_or_path = str(random_policy)
+    add_adapters(model, LoraSettings(rank=2)).save_pretrained(adapters)
+    whole, _ = load_policy(str(random_policy), None)
+    writers = {
+        "warmup": lambda: save_stage(whole, tokenizer, settings(tmp_path), "warmup"),
+        "whole": lambda: merge_policy(adapters, tmp_path / "whole"),
+    }
+    for name, write in writers.items():
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))  # as a disk that fills up
+        try:
+            with pytest.raises(StoreError, match=rf"{name} cannot be written \(.*free disk space"):
+                write()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)

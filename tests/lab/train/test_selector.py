@@ -1,5 +1,6 @@
 """`batuta train selector`: outcomes in, a folder out, and in one line what it is worth."""
 
+import resource
 from dataclasses import replace
 from random import Random
 
@@ -122,6 +123,13 @@ def test_what_is_missing_is_an_error_that_says_what_to_do(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StoreError, match="cannot be written"):
         train_selector(history(20), tmp_path / "file", SelectorRecipe(features=SMALL))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))  # as a disk that fills up
+    try:
+        with pytest.raises(StoreError, match="full cannot be written"):
+            train_selector(history(20), tmp_path / "full", SelectorRecipe(features=SMALL))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @needs_data("recorded/routellm")

@@ -28,7 +28,7 @@ from batuta.lab.train.budget import (
     TrainingBudget,
     describe_spending,
 )
-from batuta.lab.train.checkpoint_files import checkpoint_damage, report_unsaved
+from batuta.lab.train.checkpoint_files import RESUMING, checkpoint_damage, report_unsaved
 from batuta.lab.train.episodes import make_episodes
 from batuta.lab.train.evaluation import Supervision, TrainingEvaluation, load_best
 from batuta.lab.train.hub import require_hub, upload_policy
@@ -174,7 +174,7 @@ def _keep_policy(
     trainer: GRPOTrainer, settings: TrainSettings, folder: RunFolder, pool: Pool
 ) -> None:
     """Write the current policy with its card; every process must call this function."""
-    with report_unsaved(str(folder.policy)):
+    with report_unsaved(folder.policy, RESUMING):
         trainer.save_model(str(folder.policy))
     if int(os.environ.get("RANK", "0")) == 0:
         known = () if settings.pool.permute else tuple(str(worker.id) for worker in pool)

@@ -22,6 +22,7 @@ from batuta.config.load import load_config
 from batuta.core import Pool, Task, Workflow
 from batuta.lab.learners.random_workflows import random_workflow
 from batuta.lab.tasks.question_keys import text_key
+from batuta.lab.train.checkpoint_files import report_unsaved
 from batuta.lab.train.device import choose_attention, place_model
 from batuta.lab.train.distil_stage import draw_groups, make_tuned_examples
 from batuta.lab.train.episodes import make_episodes, render_user_prompt
@@ -378,5 +379,6 @@ def fit_single_worker(
     drafts = tokenizer.batch_decode(rows, skip_special_tokens=True)
     if any(draft != lesson for draft, (_, lesson) in zip(drafts, texts, strict=True)):
         return False
-    model.save_pretrained(folder)
+    with report_unsaved(folder):
+        model.save_pretrained(folder)
     return True

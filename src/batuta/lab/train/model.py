@@ -25,8 +25,9 @@ from batuta.embedded.adapters import is_adapter
 from batuta.embedded.model_files import read_json
 from batuta.embedded.policy import ConductorCard, is_policy
 from batuta.environment import available_memory
-from batuta.errors import ConfigError, StoreError
+from batuta.errors import ConfigError
 from batuta.lab.train.adapters import add_adapters, attach_adapters, find_adapters, merge_adapters
+from batuta.lab.train.checkpoint_files import report_unsaved
 from batuta.lab.train.device import (
     choose_attention,
     freeze_lower_layers,
@@ -368,13 +369,11 @@ def save_stage(model: Any, tokenizer: Any, settings: TrainSettings, stage: str) 
     folder = settings.output / stage
     if isinstance(model, PeftModel):  # the next stage adds new adapters
         model = merge_adapters(model)
-    try:
+    with report_unsaved(folder):
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        card = replace(policy_card(settings), name=f"{settings.name}-{stage}", temperature=1.0)
-        card.write(folder)
-    except OSError as error:
-        raise StoreError(f"the policy cannot be written to {folder}: {error.strerror}") from None
+    card = replace(policy_card(settings), name=f"{settings.name}-{stage}", temperature=1.0)
+    card.write(folder)
     return folder
 
 
@@ -393,11 +392,9 @@ def merge_policy(adapters: Path, out: Path) -> Path:
     if out.resolve() == adapters.resolve():
         raise ConfigError("--out is the folder of the adapters themselves: choose another folder")
     model, tokenizer = load_policy(str(adapters), None)
-    try:
+    with report_unsaved(out):
         model.save_pretrained(out)
         tokenizer.save_pretrained(out)
-    except OSError as error:
-        raise StoreError(f"the policy cannot be written to {out}: {error.strerror}") from None
     if is_policy(adapters):
         ConductorCard.read(adapters).write(out)
     return out
