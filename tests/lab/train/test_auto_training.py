@@ -220,12 +220,37 @@ def test_a_setting_of_the_command_line_is_not_said_to_be_in_the_file(tmp_path):
     assert said.startswith(f"{file} with the options of the command line: optimiser.steps must be")
 
 
-@pytest.mark.parametrize("change", ["pool.max_usd=1", "rejection.rounds=2", "evaluation.every=0"])
+@pytest.mark.parametrize(
+    "change",
+    ["pool.max_usd=1", "pool.fewest=2", "rejection.rounds=2", "evaluation.every=0"],
+)
 def test_what_a_training_within_a_time_has_rules_of_its_own_for_is_refused(tmp_path, change):
     command = ["conductor", "--pool", "rehearsal", "--tasks", "rehearsal:arithmetic"]
     command += ["--minutes", "1", "--out", str(tmp_path / "out"), "--set", change]
     said = str(CliRunner().invoke(app, command).exception)
     assert "needs --config" in said and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("optimiser.group=4", "cannot be divided into micro-batches of 128"),
+        ("pool.processes=2", "workers are for ray"),
+        ("hub.repo=mine", "write OWNER/NAME"),
+        ("output=OLD", "OLD already contains a training"),
+    ],
+)
+def test_what_cannot_be_carried_out_is_refused_before_anything_is_measured_or_spent(
+    tmp_path, monkeypatch, capfd, change, said
+):
+    """A training that is written over would lose its checkpoints."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "OLD" / "tuned").mkdir(parents=True)
+    command = ["conductor", "--pool", "rehearsal", "--tasks", "rehearsal:arithmetic"]
+    command += ["--minutes", "0.2", "--out", "out", "--set", change]
+    found = CliRunner().invoke(app, command).exception
+    assert isinstance(found, ConfigError) and said in str(found)
+    assert "measuring" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

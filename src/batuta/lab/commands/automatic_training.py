@@ -66,11 +66,10 @@ def train_automatically(
         require_time,
         train_within,
     )
+    from batuta.lab.train.preflight import settings_problems  # noqa: PLC0415 - loads torch
     from batuta.lab.train.questions import draw_held_out  # noqa: PLC0415 - after the check
     from batuta.lab.train.supervision import StageClock  # noqa: PLC0415 - loads torch
 
-    if (out / "tuned").exists() or (out / "metrics.jsonl").exists():
-        raise ConfigError(f"{out} already contains a training: name another folder with --out")
     settings, rows = choose_settings(
         pool=pool,
         source=tasks,
@@ -81,6 +80,11 @@ def train_automatically(
         seed=seed,
     )
     settings = _override_chosen(settings, changes)
+    folder = settings.output
+    if (folder / "tuned").exists() or (folder / "metrics.jsonl").exists():
+        raise ConfigError(f"{folder} already contains a training: name another folder with --out")
+    for problem in settings_problems(settings):
+        raise ConfigError(problem)
     console = open_console(stderr=True)
     _print_choice(console, rows, changes)
     console.print("measuring how long a step takes on this machine")
@@ -109,7 +113,7 @@ def _override_chosen(settings: TrainSettings, changes: Sequence[str]) -> TrainSe
         ConfigError: a change is invalid, or its setting can only be changed with a settings file.
     """
     changed = override_settings(settings, changes, "--set")
-    for name in ("pool.max_usd", "rejection", "curriculum", "evaluation"):
+    for name in ("pool.max_usd", "pool.fewest", "rejection", "curriculum", "evaluation"):
         section, _, key = name.partition(".")
         before, after = getattr(settings, section), getattr(changed, section)
         if (getattr(before, key) != getattr(after, key)) if key else (before != after):

@@ -436,10 +436,10 @@ def _train_policy(settings: TrainSettings, options: ConductorTrainingOptions) ->
     """Train the policy; print its evaluation and its folder."""
     from batuta.lab.train.conductor_training import train_conductor  # noqa: PLC0415 - loads torch
     from batuta.lab.train.evaluation import describe_evaluation  # noqa: PLC0415 - same
-    from batuta.lab.train.machine import missing_extras  # noqa: PLC0415 - same
+    from batuta.lab.train.preflight import settings_problems  # noqa: PLC0415 - same
 
-    for missing in missing_extras(settings):
-        raise ConfigError(missing)
+    for problem in settings_problems(settings):
+        raise ConfigError(problem)
     start, tuned = options.start, options.runs.tuned
     if tuned is not None and not start.resume:
         _fit_to_workflows(settings, tuned, "fitting to workflows", settings.distil.steps)
