@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from batuta.core import Request, Sampling, user_message
+from batuta.embedded.adapters import is_adapter
 from batuta.embedded.client import EmbeddedClient
 from batuta.embedded.policy import ConductorCard, open_policy
 from batuta.embedded.qwen2 import KVCache
@@ -124,6 +125,20 @@ class TestReinforcement:
         written = self.train(folder, tmp_path / "run", **changes)
         assert (written / "adapter_model.safetensors").is_file()
         same(logps(load_policy(str(written), None)[0]), said)
+
+    def test_a_whole_policy_takes_the_place_of_adapters(self, adapters, random_policy, tmp_path):
+        """A folder that had both would be served as the adapters of the earlier training."""
+        folder, said = adapters
+        run = tmp_path / "run"
+        shutil.copytree(folder, run / "policy")
+        told = settings(run, policy={"start": str(random_policy)}, optimiser={"steps": 1})
+        policy = train_conductor(told, ["pytest"], lambda line: None)
+        assert not is_adapter(policy)
+        assert (logps(load_policy(str(policy), None)[0]) - said).abs().max() > 0.05
+        out = tmp_path / "whole"
+        shutil.copytree(folder, out)
+        merge_policy(folder, out)
+        assert not is_adapter(out)
 
     def test_three_stages_add_up_and_the_last_is_served(self, adapters, tmp_path):
         folder, said = adapters

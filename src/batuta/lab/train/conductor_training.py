@@ -21,6 +21,7 @@ from batuta.clients import HttpTransport
 from batuta.config.load import load_config
 from batuta.core import Pool
 from batuta.errors import ConfigError
+from batuta.lab.train.adapters import remove_adapters
 from batuta.lab.train.allocator import retain_freed_memory
 from batuta.lab.train.budget import (
     BudgetSpentError,
@@ -176,6 +177,8 @@ def _keep_policy(
     """Write the current policy with its card; every process must call this function."""
     with report_unsaved(folder.policy, RESUMING):
         trainer.save_model(str(folder.policy))
+        if settings.policy.lora is None:
+            remove_adapters(folder.policy)
     if int(os.environ.get("RANK", "0")) == 0:
         known = () if settings.pool.permute else tuple(str(worker.id) for worker in pool)
         replace(policy_card(settings), workers=known).write(folder.policy)

@@ -22,12 +22,11 @@ from batuta.config.load import load_config
 from batuta.core import Pool, Task, Workflow
 from batuta.lab.learners.random_workflows import random_workflow
 from batuta.lab.tasks.question_keys import text_key
-from batuta.lab.train.checkpoint_files import report_unsaved
 from batuta.lab.train.device import choose_attention, place_model
 from batuta.lab.train.distil_stage import draw_groups, make_tuned_examples
 from batuta.lab.train.episodes import make_episodes, render_user_prompt
 from batuta.lab.train.fitting import TrainingExample, fit_examples
-from batuta.lab.train.model import load_policy, make_policy, save_stage
+from batuta.lab.train.model import load_policy, make_policy, save_model, save_stage
 from batuta.lab.train.sampler import open_sampler
 from batuta.lab.train.settings import NetworkSettings, TrainSettings
 from batuta.lab.train.supervision import AutoListener
@@ -379,6 +378,5 @@ def fit_single_worker(
     drafts = tokenizer.batch_decode(rows, skip_special_tokens=True)
     if any(draft != lesson for draft, (_, lesson) in zip(drafts, texts, strict=True)):
         return False
-    with report_unsaved(folder):
-        model.save_pretrained(folder)
+    save_model(model, tokenizer, folder)
     return True

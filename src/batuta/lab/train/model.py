@@ -26,7 +26,13 @@ from batuta.embedded.model_files import read_json
 from batuta.embedded.policy import ConductorCard, is_policy
 from batuta.environment import available_memory
 from batuta.errors import ConfigError
-from batuta.lab.train.adapters import add_adapters, attach_adapters, find_adapters, merge_adapters
+from batuta.lab.train.adapters import (
+    add_adapters,
+    attach_adapters,
+    find_adapters,
+    merge_adapters,
+    remove_adapters,
+)
 from batuta.lab.train.checkpoint_files import report_unsaved
 from batuta.lab.train.device import (
     choose_attention,
@@ -369,12 +375,22 @@ def save_stage(model: Any, tokenizer: Any, settings: TrainSettings, stage: str) 
     folder = settings.output / stage
     if isinstance(model, PeftModel):  # the next stage adds new adapters
         model = merge_adapters(model)
-    with report_unsaved(folder):
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+    save_model(model, tokenizer, folder)
     card = replace(policy_card(settings), name=f"{settings.name}-{stage}", temperature=1.0)
     card.write(folder)
     return folder
+
+
+def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write a whole model and its tokenizer in place of whatever policy the folder has.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    with report_unsaved(folder):
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        remove_adapters(folder)
 
 
 def merge_policy(adapters: Path, out: Path) -> Path:
@@ -392,9 +408,7 @@ def merge_policy(adapters: Path, out: Path) -> Path:
     if out.resolve() == adapters.resolve():
         raise ConfigError("--out is the folder of the adapters themselves: choose another folder")
     model, tokenizer = load_policy(str(adapters), None)
-    with report_unsaved(out):
-        model.save_pretrained(out)
-        tokenizer.save_pretrained(out)
+    save_model(model, tokenizer, out)
     if is_policy(adapters):
         ConductorCard.read(adapters).write(out)
     return out
