@@ -84,8 +84,8 @@ def test_questions_that_are_all_kept_back_leave_nothing_to_learn(tmp_path):
         draw_questions(told)
 
 
-def result(right, reward, *, valid=True, steps=1):
-    return HeldResult(right=right, reward=reward, valid=valid, steps=steps, usd=0.5, refused=False)
+def result(right, reward, *, valid=True, steps=1, usd=0.5):
+    return HeldResult(right=right, reward=reward, valid=valid, steps=steps, usd=usd, refused=False)
 
 
 def test_outages_are_not_counted_and_nothing_counted_is_not_zero():
@@ -97,6 +97,7 @@ def test_outages_are_not_counted_and_nothing_counted_is_not_zero():
         3,
     )
     assert found["usd"] == 1.5
+    assert sum_up_held([result(1.0, 1.0), result(1.0, 1.0, usd=None)])["usd"] is None
     none = sum_up_held([result(None, None)])
     assert none["right"] is none["reward"] is None
 

@@ -164,8 +164,9 @@ def _print_report(console: Console, report: AutoReport, *, questions: int) -> No
         right = "unknown" if one["right"] is None else f"{one['right']:.1%}"
         table.add_row(one["stage"], right, f"{one['steps']:.2f}", kept)
     console.print(table)
+    dollars = "unpriced" if report.usd is None else f"${report.usd:,.2f}"
     console.print(
         f"{report.seconds / 60:.1f} minutes, {report.workflows:,} workflows, "
-        f"{report.calls:,} calls of workers, ${report.usd:,.2f}",
+        f"{report.calls:,} calls of workers, {dollars}",
         highlight=False,
     )
