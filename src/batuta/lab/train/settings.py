@@ -303,7 +303,7 @@ class WarmupSettings(_Section):
     """Share of the steps, the first ones, whose prompts disclose the workflow or its workers."""
     batch: PositiveInt = 48
     """Examples of a step."""
-    names: list[str] = []
+    names: list[Annotated[str, Field(min_length=1)]] = []
     """Further worker names that the policy learns to write, for workers that may join later."""
     learning_rate: LearningRate = 3e-3
     hints: Share = 0.5
