@@ -159,9 +159,9 @@ def _merge_values(values: Mapping[str, Any], change: Mapping[str, Any]) -> dict[
     """Return the values, overridden by the values in `change`, table by table."""
     merged = dict(values)
     for key, value in change.items():
-        if isinstance(value, dict):
-            inner: dict[str, Any] = merged.get(key) or {}
-            merged[key] = _merge_values(inner, cast("dict[str, Any]", value))
+        inner: Any = merged.get(key)
+        if isinstance(value, dict) and (inner is None or isinstance(inner, dict)):
+            merged[key] = _merge_values(inner or {}, cast("dict[str, Any]", value))
         else:
             merged[key] = value
     return merged
