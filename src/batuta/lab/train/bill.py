@@ -353,12 +353,12 @@ def add_spending(
     found.add("calls", cost.calls, "count", "of workers, on the same basis")
     found.add("worker tokens", cost.tokens, "tokens", "on the same basis")
     found.add("policy tokens", policy, "tokens", "the policy's own, at most")
-    _add_rejection_sampling(settings, cost, found)
-    _add_evaluation(settings, cost, found)
+    before = _add_rejection_sampling(settings, cost, found)
+    beside = _add_evaluation(settings, cost, found)
     if config.simulated:
         invented = f"the workers are simulated; at their invented prices ${cost.usd:,.2f}"
         found.add("dollars", 0, "usd", invented)
-        _add_budget(settings, cost, found)
+        _add_budget(settings, before, cost.usd + beside, found)
         return
     unpriced = [worker.id for worker in config.pool if worker.price is None]
     usd = None if len(unpriced) == len(config.pool) else float(cost.usd)
@@ -368,45 +368,55 @@ def add_spending(
     longest = max((each.task.question for each in episodes), key=len)
     most = cost.workflows * bound_workflow_usd(longest, config.pool, config.limits.unknown)
     found.add("dollars at most", float(most), "usd", _WORST_CASE)
-    _add_budget(settings, cost, found)
+    _add_budget(settings, before, cost.usd + beside, found)
 
 
-def _add_budget(settings: TrainSettings, cost: CostEstimate, found: Preflight) -> None:
-    """Add the budget if there is one, and note for how many steps it suffices if not for all."""
+def _add_budget(settings: TrainSettings, before: Decimal, usd: Decimal, found: Preflight) -> None:
+    """Add the budget if there is one, and note for how many steps it suffices if not for all.
+
+    All steps and evaluations are expected to cost `usd`, and the stage before them `before`.
+    """
     most, steps = settings.pool.max_usd, settings.optimiser.steps
     if most is None:
         return
     paid = paid_so_far(settings.output)
     basis = f"pool.max_usd; ${paid:,.4f} of it are paid in {settings.output}"
     found.add("budget", float(most), "usd", basis)
-    unspent = most - paid
-    if cost.usd > unspent:
-        enough = max(0, int(steps * unspent / cost.usd))
+    unspent = most - paid - before
+    if usd > unspent:
+        enough = int(steps * max(unspent, 0) / usd) if usd else 0
         found.notes.append(
             f"the budget is expected to suffice for about {enough} of {steps} steps; the training "
             "then ends with a checkpoint, and --resume continues with a larger pool.max_usd"
         )
 
 
-def _add_evaluation(settings: TrainSettings, cost: CostEstimate, found: Preflight) -> None:
+def _add_evaluation(settings: TrainSettings, cost: CostEstimate, found: Preflight) -> Decimal:
+    """Add the cost of evaluations if there are any, and return their dollars."""
     e, steps = settings.evaluation, settings.optimiser.steps
     if not e.every:
-        return
+        return Decimal(0)
     times = 1 + len({*range(e.every, steps + 1, e.every), steps})
-    share = Decimal(times * e.questions) / cost.workflows
+    share = Decimal(times * e.questions * settings.reward.executions) / cost.workflows
     dollars = f" and ${cost.usd * share:,.2f}" if cost.usd else ""
     basis = f"{times} times {e.questions} held-out questions: about {round(cost.calls * share):,}"
     found.add("evaluations", times, "count", f"{basis} calls{dollars} in addition")
+    return cost.usd * share
 
 
-def _add_rejection_sampling(settings: TrainSettings, cost: CostEstimate, found: Preflight) -> None:
-    """Add the cost of rejection sampling if it is configured and has not run yet, else a note."""
+def _add_rejection_sampling(
+    settings: TrainSettings, cost: CostEstimate, found: Preflight
+) -> Decimal:
+    """Add the cost of rejection sampling if it is configured and has not run yet, else a note.
+
+    The result is its expected dollars, 0 if it will not run.
+    """
     r, done = settings.rejection, settings.output / "rejection"
     if not r.rounds:
-        return
+        return Decimal(0)
     if done.is_dir():
         found.notes.append(f"training starts from {done}, the result of rejection sampling")
-        return
+        return Decimal(0)
     workflows = r.rounds * r.questions * r.group * settings.reward.executions
     share = Decimal(workflows) / cost.workflows
     rows = f"{r.rounds} rounds x {r.questions} questions x {r.group} workflows"
@@ -417,3 +427,4 @@ def _add_rejection_sampling(settings: TrainSettings, cost: CostEstimate, found: 
         "rejection sampling is configured but has not run: run `batuta train rejection` with the "
         "same settings first, or training starts from the policy before it"
     )
+    return cost.usd * share
