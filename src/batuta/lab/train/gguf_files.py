@@ -66,7 +66,7 @@ def import_gguf(source: str, folder: Path | None = None) -> Path:
     """
     path = find_gguf(source)
     target = folder or models_cache() / path.stem
-    digest = _digest(path)
+    digest = _digest_file(path)
     if _has_import(target, path, digest):
         return target
     if find_spec("gguf") is None:
@@ -79,11 +79,11 @@ def import_gguf(source: str, folder: Path | None = None) -> Path:
             "instruction-tuned model"
         )
     with report_unsaved(target):
-        _write_folder(model, tokenizer, target, path, digest)
+        _write_folder(model, tokenizer, target, path, digest=digest)
     return target
 
 
-def _digest(path: Path) -> str:
+def _digest_file(path: Path) -> str:
     """Return the SHA-256 digest of the file."""
     try:
         with path.open("rb") as file:
@@ -142,7 +142,7 @@ def _read_model(path: Path) -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def _write_folder(model: Any, tokenizer: Any, target: Path, path: Path, digest: str) -> None:
+def _write_folder(model: Any, tokenizer: Any, target: Path, path: Path, *, digest: str) -> None:
     """Write the model folder; the file that names its origin is written last."""
     target.mkdir(parents=True, exist_ok=True)
     tied = bool(model.config.tie_word_embeddings)
