@@ -16,6 +16,7 @@ from batuta.errors import ConfigError, StoreError
 from batuta.gateway.ui.learning import read_lines
 from batuta.lab.commands.train import format_metrics
 from batuta.lab.train.adapters import add_adapters
+from batuta.lab.train.bill import read_earlier_metrics
 from batuta.lab.train.checkpoint_files import RESUMING, report_unsaved
 from batuta.lab.train.conductor_training import find_checkpoint, last_checkpoint, train_conductor
 from batuta.lab.train.live_view import watch_training
@@ -103,6 +104,23 @@ def test_a_damaged_checkpoint_is_passed_over_in_a_sentence(run, capsys, name, sp
     assert said.count("\n") == 1
     shutil.rmtree(run.checkpoints / "checkpoint-2")
     assert last_checkpoint(run) is None
+
+
+def test_a_password_is_in_no_file_of_a_run_and_its_metrics_are_known_again(tmp_path):
+    told = settings(
+        tmp_path,
+        pool={"journal": "postgresql://me:s3cret@db/calls?sslpassword=s3cret"},
+        curriculum=[{"tasks": {"runs:postgresql://me:s3cret@db/runs": 1.0, "größe.jsonl": 1.0}}],
+    )
+    folder = RunFolder(tmp_path)
+    folder.begin(told, ["batuta"])
+    folder.add_metrics({"step": 1, "steps": 2.0})
+    text = (tmp_path / "settings.json").read_text("utf-8")
+    assert "s3cret" not in text
+    assert {"postgresql://db/calls", "runs:postgresql://db/runs", "größe.jsonl"} <= {
+        *text.split('"')
+    }
+    assert read_earlier_metrics(told) == [{"step": 1, "steps": 2.0}]
 
 
 def test_a_copy_under_another_name_is_no_checkpoint(run):

@@ -116,7 +116,7 @@ def read_earlier_metrics(settings: TrainSettings) -> list[dict[str, Any]]:
     """Return the metrics of the last steps of an earlier run in the output folder.
 
     The list is empty if there is no run, or if its policy, pool or optimiser settings differ in
-    more than the number of steps and `pool.max_usd`.
+    more than the number of steps, `pool.max_usd` and `pool.journal`.
     """
     try:
         text = (settings.output / SETTINGS_FILE).read_text("utf-8")
@@ -124,7 +124,8 @@ def read_earlier_metrics(settings: TrainSettings) -> list[dict[str, Any]]:
     except (OSError, ValidationError):
         return []
     sizes = before.optimiser.model_copy(update={"steps": settings.optimiser.steps})
-    pool = before.pool.model_copy(update={"max_usd": settings.pool.max_usd})
+    own = {"max_usd": settings.pool.max_usd, "journal": settings.pool.journal}
+    pool = before.pool.model_copy(update=own)
     if (before.policy, pool, sizes) != (settings.policy, settings.pool, settings.optimiser):
         return []
     return read_jsonl(settings.output / METRICS_FILE)[-RECENT_STEPS:]
