@@ -135,6 +135,14 @@ def test_a_copy_under_another_name_is_no_checkpoint(run):
     assert (run.checkpoints / "checkpoint-4.bak").is_dir(), "somebody's own copy stays"
 
 
+def test_a_checkpoint_of_another_run_is_not_taken_for_that_of_its_name_here(run, tmp_path):
+    here = run.checkpoints / "checkpoint-4"
+    assert find_checkpoint(run, str(here)) == find_checkpoint(run, f"{here}/") == here
+    elsewhere = tmp_path / "other" / "checkpoints" / "checkpoint-4"
+    with pytest.raises(ConfigError, match=r"no complete checkpoint .*other/checkpoints"):
+        find_checkpoint(run, str(elsewhere))
+
+
 def test_a_named_checkpoint_that_is_damaged_is_refused(run):
     cut(5)(run.checkpoints / "checkpoint-4" / "model.safetensors")
     with pytest.raises(ConfigError, match="there is no complete checkpoint 4"):

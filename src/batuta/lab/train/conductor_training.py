@@ -235,7 +235,8 @@ def find_checkpoint(folder: RunFolder, name: str | None) -> Path | None:
         step = str(lines[-1]["step"]) if lines else step
     by_name = {path.name: path for _, path in folder.list_checkpoints()}
     chosen = by_name.get(f"checkpoint-{step}" if step.isdecimal() else step)
-    if chosen is not None and checkpoint_damage(chosen) is None:
+    is_elsewhere = len(Path(name).parts) > 1 and chosen and Path(name).resolve() != chosen.resolve()
+    if chosen is not None and not is_elsewhere and checkpoint_damage(chosen) is None:
         return chosen
     whole = [name for name, path in by_name.items() if checkpoint_damage(path) is None]
     raise ConfigError(
