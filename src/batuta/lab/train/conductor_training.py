@@ -110,9 +110,24 @@ def train_conductor(
     _require_whole(
         trainer, runner_factory.budget, folder, stop, whole=whole, may_stop=supervising.keeps
     )
-    if is_main and settings.hub.repo:
-        upload_policy(settings.hub, folder.policy)
+    if is_main:
+        done = trainer.state.global_step if supervising.keeps else settings.optimiser.steps
+        _end_run(settings, folder, command, steps=max(1, done))
     return folder.policy
+
+
+def _end_run(
+    settings: TrainSettings, folder: RunFolder, command: Sequence[str], *, steps: int
+) -> None:
+    """Upload the policy if a repository is named, and write the settings if fewer steps were run.
+
+    A reader then sees that a training which a supervision has ended is finished.
+    """
+    if steps < settings.optimiser.steps:
+        optimiser = settings.optimiser.model_copy(update={"steps": steps})
+        folder.begin(settings.model_copy(update={"optimiser": optimiser}), command)
+    if settings.hub.repo:
+        upload_policy(settings.hub, folder.policy)
 
 
 def _keep_result(
