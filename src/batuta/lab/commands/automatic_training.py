@@ -15,7 +15,12 @@ from rich.console import Console
 
 from batuta.cli.options import hide_passwords
 from batuta.errors import ConfigError
-from batuta.lab.commands.train_settings import check_questions, override_settings, require_packages
+from batuta.lab.commands.train_settings import (
+    check_questions,
+    override_settings,
+    require_one_process,
+    require_packages,
+)
 from batuta.rendering.console import new_table, open_console
 from batuta.rendering.terminal import write_output
 
@@ -58,6 +63,7 @@ def train_automatically(
     """
     if pool is None or tasks is None or minutes is None:
         raise ConfigError("name the settings with --config, or --pool, --tasks and --minutes")
+    require_one_process("a training with --minutes")
     check_questions(pool, [tasks], allowed=simulated_questions)
     require_packages()
     from batuta.lab.train.auto_training import (  # noqa: PLC0415 - loads torch
@@ -66,7 +72,6 @@ def train_automatically(
         require_time,
         train_within,
     )
-    from batuta.lab.train.preflight import settings_problems  # noqa: PLC0415 - loads torch
     from batuta.lab.train.questions import draw_held_out  # noqa: PLC0415 - after the check
     from batuta.lab.train.supervision import StageClock  # noqa: PLC0415 - loads torch
 
@@ -80,11 +85,7 @@ def train_automatically(
         seed=seed,
     )
     settings = _override_chosen(settings, changes)
-    folder = settings.output
-    if (folder / "tuned").exists() or (folder / "metrics.jsonl").exists():
-        raise ConfigError(f"{folder} already contains a training: name another folder with --out")
-    for problem in settings_problems(settings):
-        raise ConfigError(problem)
+    _require_start(settings)
     console = open_console(stderr=True)
     _print_choice(console, rows, changes)
     console.print("measuring how long a step takes on this machine")
@@ -104,6 +105,21 @@ def train_automatically(
     )
     _print_report(console, report, questions=len(held_out))
     write_output(f"{report.folder}\n")
+
+
+def _require_start(settings: TrainSettings) -> None:
+    """Check that the training can start, before anything is measured or spent.
+
+    Raises:
+        ConfigError: the folder already contains a training, or a setting cannot be carried out.
+    """
+    from batuta.lab.train.preflight import settings_problems  # noqa: PLC0415 - loads torch
+
+    folder = settings.output
+    if (folder / "tuned").exists() or (folder / "metrics.jsonl").exists():
+        raise ConfigError(f"{folder} already contains a training: name another folder with --out")
+    for problem in settings_problems(settings):
+        raise ConfigError(problem)
 
 
 def _override_chosen(settings: TrainSettings, changes: Sequence[str]) -> TrainSettings:

@@ -41,6 +41,7 @@ from batuta.lab.commands.train_settings import (
     budget_exit,
     check_questions,
     load_settings,
+    require_one_process,
     require_packages,
     with_executor,
 )
@@ -216,6 +217,7 @@ def warmup(
     The policy starts from random weights, or from the language model that policy.start names. Every
     log.checkpoint_every steps a checkpoint is written.
     """
+    require_one_process("the SFT warm-up")
     settings = load_settings(config, changes, seed, out)
     from batuta.lab.train.warmup import run_warmup  # noqa: PLC0415 - loads torch
 
@@ -315,6 +317,7 @@ def rejection(
 
     A stage between SFT warm-up and reinforcement learning, which starts from its result.
     """
+    require_one_process("rejection sampling")
     settings = load_settings(config, with_executor(changes, executor), seed, out)
     check_questions(
         settings.pool.source,
@@ -371,6 +374,7 @@ def _fit_to_workflows(
 
     `expected` is the total of the progress bar before the number of steps is known; None: no total.
     """
+    require_one_process("fitting to workflows, as `batuta train distil` does,")
     from batuta.lab.train.distil_stage import run_distillation  # noqa: PLC0415 - loads torch
 
     with open_progress_bars() as bar:
@@ -437,12 +441,15 @@ def _train_policy(settings: TrainSettings, options: ConductorTrainingOptions) ->
     from batuta.lab.train.conductor_training import train_conductor  # noqa: PLC0415 - loads torch
     from batuta.lab.train.evaluation import describe_evaluation  # noqa: PLC0415 - same
     from batuta.lab.train.preflight import settings_problems  # noqa: PLC0415 - same
+    from batuta.lab.train.run_folder import RunFolder  # noqa: PLC0415 - same
 
     for problem in settings_problems(settings):
         raise ConfigError(problem)
     start, tuned = options.start, options.runs.tuned
-    if tuned is not None and not start.resume:
-        _fit_to_workflows(settings, tuned, "fitting to workflows", settings.distil.steps)
+    has_begun = start.resume and bool(RunFolder(settings.output).list_checkpoints())
+    if tuned is not None and not has_begun:
+        title, steps = "fitting to workflows", settings.distil.steps
+        _fit_to_workflows(settings, tuned, title, steps, resume=start.resume)
     with budget_exit(), open_progress_bars() as bar:
         line = bar.add_task("learning", total=settings.optimiser.steps, status="")
 

@@ -79,6 +79,19 @@ def require_packages() -> None:
         write_error("batuta: loading the training libraries\n")
 
 
+def require_one_process(what: str) -> None:
+    """Check that no launcher has started several processes, which would write the same files.
+
+    Raises:
+        ConfigError: there are several.
+    """
+    if (processes := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+        raise ConfigError(
+            f"{what} runs in one process, and {processes} were started: run it alone; only "
+            "`batuta train conductor --config` is divided among processes"
+        )
+
+
 @contextmanager
 def budget_exit() -> Generator[None]:
     """Exit with 4 if the budget is spent, or 130 if the training was stopped, with a message.
