@@ -392,7 +392,8 @@ class LogSettings(_Section):
     checkpoint_every: PositiveInt = 50
     """Steps between checkpoints of GRPO, SFT warm-up and distilling."""
     keep_checkpoints: NonNegativeInt = 2
-    """Maximum number of checkpoints of GRPO, the latest and the best included; 0 keeps all."""
+    """Maximum number of checkpoints of GRPO, the latest and the best included, which are always
+    kept; 0 keeps all."""
     sample_every: PositiveInt = 10
     """Steps between two samples of workflows in samples.jsonl."""
     to: list[Literal["tensorboard", "wandb"]] = []
