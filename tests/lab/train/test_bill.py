@@ -68,7 +68,7 @@ def test_the_budget_is_compared_with_all_that_is_expected(tmp_path):
     found = Preflight()
     beside = _add_evaluation(told_, cost, found)
     assert "about 2,640 calls and $6.60" in found.figures[0].source, "11 x 40 questions x 3"
-    _add_budget(told_, Decimal(0), cost.usd + beside, found)
+    _add_budget(told_, Decimal(0), cost.usd * (1 + beside), found)
     assert "for about 2 of 10 steps" in found.notes[-1]
     _add_budget(told_, Decimal(3), Decimal(0), found)
     assert "for about 0 of 10 steps" in found.notes[-1]

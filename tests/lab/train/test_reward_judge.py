@@ -94,6 +94,16 @@ def test_the_check_names_a_judge_and_an_executor_that_are_not_there(tmp_path: Pa
         assert any(said in each for each in missing)
 
 
+def test_the_check_says_whose_calls_a_reward_in_dollars_does_not_charge(tmp_path: Path) -> None:
+    pool = pool_file(tmp_path, "http://127.0.0.1:9/v1")
+    priced = pool.read_text("utf-8")
+    note = 'reward.cost = "usd" charges nothing for calls of flute: their price is unknown'
+    for text, known in ((priced, True), (priced.replace("price = ", "# ", 1), False)):
+        pool.write_text(text, "utf-8")
+        told = settings(tmp_path / "run", reward={"cost": "usd"}, pool={"source": str(pool)})
+        assert (note in check_training(told).notes) is not known
+
+
 async def test_without_a_judge_such_a_task_is_refused_before_anything_is_paid(
     tmp_path: Path,
 ) -> None:

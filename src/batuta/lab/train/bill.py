@@ -52,8 +52,9 @@ _SAMPLE_SEED = 1_900_000_000
 
 
 _WORST_CASE = (
-    "the worst case: every draft calls the most expensive worker five times, each call reads all "
-    "earlier replies and writes the most tokens allowed; unknown prices count as assumed"
+    "the worst case: every draft, also of evaluations, calls the most expensive worker five times, "
+    "each call reads all earlier replies and writes the most tokens allowed; unknown prices count "
+    "as assumed"
 )
 
 
@@ -359,7 +360,7 @@ def add_spending(
     if config.simulated:
         invented = f"the workers are simulated; at their invented prices ${cost.usd:,.2f}"
         found.add("dollars", 0, "usd", invented)
-        _add_budget(settings, before, cost.usd + beside, found)
+        _add_budget(settings, before, cost.usd * (1 + beside), found)
         return
     unpriced = [worker.id for worker in config.pool if worker.price is None]
     usd = None if len(unpriced) == len(config.pool) else float(cost.usd)
@@ -367,9 +368,13 @@ def add_spending(
     if unpriced:
         found.add("calls without a price", cost.unpriced_calls, "count", "not in the dollars")
     longest = max((each.task.question for each in episodes), key=len)
-    most = cost.workflows * bound_workflow_usd(longest, config.pool, config.limits.unknown)
+    most = (
+        cost.workflows
+        * (1 + beside)
+        * bound_workflow_usd(longest, config.pool, config.limits.unknown)
+    )
     found.add("dollars at most", float(most), "usd", _WORST_CASE)
-    _add_budget(settings, before, cost.usd + beside, found)
+    _add_budget(settings, before, cost.usd * (1 + beside), found)
 
 
 def _add_budget(settings: TrainSettings, before: Decimal, usd: Decimal, found: Preflight) -> None:
@@ -393,7 +398,7 @@ def _add_budget(settings: TrainSettings, before: Decimal, usd: Decimal, found: P
 
 
 def _add_evaluation(settings: TrainSettings, cost: CostEstimate, found: Preflight) -> Decimal:
-    """Add the cost of evaluations if there are any, and return their dollars."""
+    """Add the cost of evaluations if there are any; return it as a part of the steps' cost."""
     e, steps = settings.evaluation, settings.optimiser.steps
     if not e.every:
         return Decimal(0)
@@ -402,7 +407,7 @@ def _add_evaluation(settings: TrainSettings, cost: CostEstimate, found: Prefligh
     dollars = f" and ${cost.usd * share:,.2f}" if cost.usd else ""
     basis = f"{times} times {e.questions} held-out questions: about {round(cost.calls * share):,}"
     found.add("evaluations", times, "count", f"{basis} calls{dollars} in addition")
-    return cost.usd * share
+    return share
 
 
 def _add_rejection_sampling(

@@ -209,6 +209,11 @@ def _check_pool(
             f"the price of {', '.join(unpriced)} is unknown and not included in the dollars; "
             f"set `price` in {path}"
         )
+        if settings.reward.cost == "usd":
+            found.notes.append(
+                f'reward.cost = "usd" charges nothing for calls of {", ".join(unpriced)}: their '
+                "price is unknown"
+            )
     slots = sum(worker.concurrency for worker in workers) or CALLS_PER_WORKER * len(loaded.pool)
     return loaded, slots
 
