@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from batuta.distribution import install_hint
 from batuta.embedded.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from batuta.embedded.model_files import read_json
-from batuta.embedded.policy import ConductorCard, is_policy
+from batuta.embedded.policy import SUFFIX, ConductorCard, is_policy
 from batuta.environment import available_memory, models_cache
 from batuta.errors import ConfigError, report_unwritable
 from batuta.lab.train.checkpoint_files import report_unsaved
@@ -182,6 +182,8 @@ def export_gguf(
 
     if kind not in WEIGHT_TYPES:
         raise ConfigError(f"weights can be stored as F32, F16, BF16 or Q8_0, not {kind}")
+    if out.suffix != SUFFIX:
+        raise ConfigError(f"--out {out} must end in {SUFFIX}, as its card has the same name")
     quantised = GGMLQuantizationType[kind]
     try:
         config: Any = json.loads((folder / "config.json").read_text("utf-8"))
