@@ -274,6 +274,8 @@ def export_model(
     from batuta.lab.train.gguf_source import find_gguf  # noqa: PLC0415 - only when needed
 
     original = find_gguf(like)
+    if out.exists() and out.samefile(original):
+        raise ConfigError("--out is the file of --like itself: choose another name")
     require_packages()
     from batuta.embedded.adapters import is_adapter  # noqa: PLC0415 - loads numpy
     from batuta.lab.train.gguf_files import export_adapter, export_gguf  # noqa: PLC0415 - loads torch

@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from batuta.embedded import CHAT_TEMPLATE
-from batuta.embedded.adapters import is_adapter
+from batuta.embedded.adapters import is_adapter, read_base
 from batuta.embedded.model_files import read_json
 from batuta.embedded.policy import ConductorCard, is_policy
 from batuta.environment import available_memory
@@ -397,16 +397,18 @@ def merge_policy(adapters: Path, out: Path) -> Path:
     """Merge a policy's adapters into its model and write it to `out` in fp32, with any card.
 
     Raises:
-        ConfigError: the folder has no adapters or is `out` itself, or the adapters or their model
-            cannot be loaded.
+        ConfigError: the folder has no adapters, `out` is that folder or the one of their model, or
+            the adapters or their model cannot be loaded.
         StoreError: the policy cannot be written.
     """
     if not is_adapter(adapters):
         raise ConfigError(
             f"{adapters} has no PEFT adapters: name the folder of a policy with policy.lora"
         )
-    if out.resolve() == adapters.resolve():
-        raise ConfigError("--out is the folder of the adapters themselves: choose another folder")
+    if out.resolve() in {adapters.resolve(), Path(read_base(adapters)).resolve()}:
+        raise ConfigError(
+            "--out is the folder of the adapters or of their model: choose another folder"
+        )
     model, tokenizer = load_policy(str(adapters), None)
     save_model(model, tokenizer, out)
     if is_policy(adapters):
