@@ -102,8 +102,11 @@ def selector(
 def training_summary(trained: SelectorTraining) -> str:
     """Return the training in one line."""
     credit, best, oracle = (
-        format_percent(share, 1) for share in (trained.credit, trained.best_single, trained.oracle)
+        "unknown" if share is None else format_percent(share, 1)
+        for share in (trained.credit, trained.best_single, trained.oracle)
     )
+    held, compared = trained.held_out_questions, trained.compared_questions
+    scored = "" if compared == held else f" ({format_count(compared)} with the scores to compare)"
     also = ""
     if trained.cascade:
         share, calls = trained.cascade
@@ -111,7 +114,7 @@ def training_summary(trained: SelectorTraining) -> str:
     return (
         f"{trained.name} in {trained.folder}: {trained.workers} workers, "
         f"{format_count(trained.training_questions)} questions; on "
-        f"{format_count(trained.held_out_questions)} held-out ones {credit}, best single worker "
+        f"{format_count(held)} held-out ones{scored} {credit}, best single worker "
         f"{best}, oracle {oracle}{also}"
     )
 
