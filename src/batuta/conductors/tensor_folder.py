@@ -14,7 +14,7 @@ from safetensors import numpy as saved
 
 from batuta.embedded.model_files import read_json
 from batuta.embedded.policy import CARD_FILE
-from batuta.errors import ConfigError, report_unwritable
+from batuta.errors import ConfigError, StoreError, report_unwritable
 
 TENSOR_FILE = "selector.safetensors"
 Card = Mapping[str, Any]
@@ -52,7 +52,10 @@ def write_folder(
     ordered = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     with report_unwritable(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        _save_file(ordered, folder / tensor_file)
+        try:
+            _save_file(ordered, folder / tensor_file)
+        except SafetensorError as error:  # as of a full disk
+            raise StoreError(f"{folder} cannot be written: {error}") from None
         (folder / card_file).write_bytes(orjson.dumps(card, option=orjson.OPT_INDENT_2))
 
 

@@ -111,3 +111,9 @@ def test_a_type_of_weights_that_cannot_be_written_is_refused(tmp_path):
     """The package gguf knows more types than it can write."""
     with pytest.raises(ConfigError, match="not Q4_K"):
         export_gguf(tmp_path, tmp_path / "like.gguf", tmp_path / "one.gguf", "Q4_K")
+
+
+def test_a_file_beside_which_its_card_cannot_be_named_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"must end in \.gguf"):
+        export_gguf(tmp_path, tmp_path / "like.gguf", tmp_path / "mine")
+    assert not list(tmp_path.iterdir())

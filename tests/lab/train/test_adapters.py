@@ -10,12 +10,15 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
+from typer.testing import CliRunner
 
 from batuta.core import Request, Sampling, user_message
+from batuta.embedded.adapters import is_adapter
 from batuta.embedded.client import EmbeddedClient
 from batuta.embedded.policy import ConductorCard, open_policy
 from batuta.embedded.qwen2 import KVCache
 from batuta.errors import ConfigError
+from batuta.lab.commands.train import app
 from batuta.lab.train.conductor_training import train_conductor
 from batuta.lab.train.model import (
     load_policy,
@@ -124,6 +127,20 @@ class TestReinforcement:
         written = self.train(folder, tmp_path / "run", **changes)
         assert (written / "adapter_model.safetensors").is_file()
         same(logps(load_policy(str(written), None)[0]), said)
+
+    def test_a_whole_policy_takes_the_place_of_adapters(self, adapters, random_policy, tmp_path):
+        """A folder that had both would be served as the adapters of the earlier training."""
+        folder, said = adapters
+        run = tmp_path / "run"
+        shutil.copytree(folder, run / "policy")
+        told = settings(run, policy={"start": str(random_policy)}, optimiser={"steps": 1})
+        policy = train_conductor(told, ["pytest"], lambda line: None)
+        assert not is_adapter(policy)
+        assert (logps(load_policy(str(policy), None)[0]) - said).abs().max() > 0.05
+        out = tmp_path / "whole"
+        shutil.copytree(folder, out)
+        merge_policy(folder, out)
+        assert not is_adapter(out)
 
     def test_three_stages_add_up_and_the_last_is_served(self, adapters, tmp_path):
         folder, said = adapters
@@ -246,6 +263,24 @@ def test_adapters_of_another_model_or_without_a_matrix_are_refused(adapters, tmp
     path.write_bytes(b"no")
     with pytest.raises(ConfigError):
         load_policy(str(folder), None)
+
+
+def test_neither_adapters_nor_what_they_change_are_written_over(adapters, random_policy):
+    folder, _ = adapters
+    before = {path: path.read_bytes() for path in random_policy.iterdir() if path.is_file()}
+    for out in (folder, random_policy):
+        with pytest.raises(ConfigError, match="the adapters or of their model"):
+            merge_policy(folder, out)
+    assert before == {path: path.read_bytes() for path in random_policy.iterdir() if path.is_file()}
+
+
+def test_the_file_of_the_base_model_is_not_written_over(tmp_path):
+    base = tmp_path / "base.gguf"
+    base.write_bytes(b"GGUF")
+    command = ["export", str(tmp_path), "--like", str(base), "--out", f"{tmp_path}/./base.gguf"]
+    found = CliRunner().invoke(app, command).exception
+    assert isinstance(found, ConfigError) and "--like itself" in str(found)
+    assert base.read_bytes() == b"GGUF"
 
 
 def test_adapters_on_adapters_and_no_adapters_are_refused(adapters, random_policy, tmp_path):

@@ -22,6 +22,7 @@ from batuta.lab.train.auto_training import (
     choose_settings,
     count_held_out,
 )
+from batuta.lab.train.conductor_training import train_conductor
 from batuta.lab.train.episodes import render_user_prompt
 from batuta.lab.train.fitting import TrainingExample, fit_examples
 from batuta.lab.train.found_workflows import (
@@ -36,8 +37,9 @@ from batuta.lab.train.found_workflows import (
     open_new_policy,
     plan_fitting,
 )
+from batuta.lab.train.live_view import TrainingState, read_view
 from batuta.lab.train.questions import draw_held_out, draw_questions
-from batuta.lab.train.supervision import StageClock
+from batuta.lab.train.supervision import StageClock, Supervision
 from batuta.lab.worlds import draw_tasks, rehearsal_pool
 from lab.train.stage import LIBRARIES, settings
 
@@ -220,12 +222,37 @@ def test_a_setting_of_the_command_line_is_not_said_to_be_in_the_file(tmp_path):
     assert said.startswith(f"{file} with the options of the command line: optimiser.steps must be")
 
 
-@pytest.mark.parametrize("change", ["pool.max_usd=1", "rejection.rounds=2", "evaluation.every=0"])
+@pytest.mark.parametrize(
+    "change",
+    ["pool.max_usd=1", "pool.fewest=2", "rejection.rounds=2", "evaluation.every=0"],
+)
 def test_what_a_training_within_a_time_has_rules_of_its_own_for_is_refused(tmp_path, change):
     command = ["conductor", "--pool", "rehearsal", "--tasks", "rehearsal:arithmetic"]
     command += ["--minutes", "1", "--out", str(tmp_path / "out"), "--set", change]
     said = str(CliRunner().invoke(app, command).exception)
     assert "needs --config" in said and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("optimiser.group=4", "cannot be divided into micro-batches of 128"),
+        ("pool.processes=2", "workers are for ray"),
+        ("hub.repo=mine", "write OWNER/NAME"),
+        ("output=OLD", "OLD already contains a training"),
+    ],
+)
+def test_what_cannot_be_carried_out_is_refused_before_anything_is_measured_or_spent(
+    tmp_path, monkeypatch, capfd, change, said
+):
+    """A training that is written over would lose its checkpoints."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "OLD" / "tuned").mkdir(parents=True)
+    command = ["conductor", "--pool", "rehearsal", "--tasks", "rehearsal:arithmetic"]
+    command += ["--minutes", "0.2", "--out", "out", "--set", change]
+    found = CliRunner().invoke(app, command).exception
+    assert isinstance(found, ConfigError) and said in str(found)
+    assert "measuring" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -235,11 +262,50 @@ def test_what_a_training_within_a_time_has_rules_of_its_own_for_is_refused(tmp_p
         (["--pool", "rehearsal", "--tasks", "rehearsal"], "--minutes"),
         (["--pool", "rehearsal", "--tasks", "x", "--minutes", "1", "--resume"], "--resume needs"),
         (["--config", "x.toml", "--minutes", "1"], "give one or the other"),
+        (["--config", "x.toml", "--json"], "--json needs --check"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(options, said):
     result = CliRunner().invoke(app, ["conductor", *options])
     assert isinstance(result.exception, ConfigError) and said in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["warmup", "--config", "x.toml"],
+        ["rejection", "--config", "x.toml"],
+        ["distil", "--config", "x.toml", "--drafts", "x"],
+        ["conductor", "--config", "x.toml", "--from", "x"],
+        ["conductor", "--pool", "rehearsal", "--tasks", "rehearsal", "--minutes", "1"],
+    ],
+    ids=lambda command: " ".join(command[:1] + command[3:4]),
+)
+def test_what_several_processes_would_write_over_each_other_is_refused(
+    tmp_path, monkeypatch, command
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    (tmp_path / "x.toml").touch()
+    found = CliRunner().invoke(app, command).exception
+    assert isinstance(found, ConfigError) and "in one process, and 2 were started" in str(found)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.toml"]
+
+
+class EndsAfterOneStep(Supervision):
+    keeps = True
+
+    def on_step_end(self, args, state, control, **_):
+        self._keep()
+        control.should_training_stop = True
+
+
+def test_a_training_that_its_time_has_ended_is_shown_as_finished(tmp_path, random_policy):
+    told = settings(tmp_path, policy={"start": str(random_policy)}, optimiser={"steps": 3})
+    train_conductor(told, ["pytest"], lambda _: None, supervision=EndsAfterOneStep(told))
+    view = read_view(tmp_path, time.time())
+    assert (view.state, view.steps, len(view.lines)) == (TrainingState.FINISHED, 1, 1)
 
 
 @pytest.mark.long

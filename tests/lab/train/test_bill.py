@@ -7,7 +7,13 @@ from anyio import to_thread
 
 from batuta.core import Pool, Price, Worker, WorkerId
 from batuta.core.worker import Sampling
-from batuta.lab.train.bill import bound_workflow_usd
+from batuta.lab.train.bill import (
+    CostEstimate,
+    Preflight,
+    _add_budget,
+    _add_evaluation,
+    bound_workflow_usd,
+)
 from batuta.lab.train.budget import paid_so_far
 from batuta.lab.train.preflight import check_training
 from fakes.openai import USAGE
@@ -45,6 +51,27 @@ def test_the_pool_of_pulled_models_is_no_file(tmp_path):
     told_ = settings(tmp_path / "run", pool={"source": "local"})
     missing = check_training(told_, {"XDG_CACHE_HOME": str(tmp_path)}).missing
     assert not any("cannot be read" in each for each in missing)
+
+
+def test_the_budget_is_compared_with_all_that_is_expected(tmp_path):
+    told_ = settings(
+        tmp_path / "run",
+        optimiser={"steps": 10},
+        evaluation={"every": 1, "questions": 40},
+        reward={"executions": 3},
+        pool={"max_usd": 2},
+    )
+    cost = CostEstimate(
+        workflows=240, steps=2.0, calls=480, tokens=9, usd=Decimal("1.2"), unpriced_calls=0,
+        depth=None, source="",
+    )  # fmt: skip
+    found = Preflight()
+    beside = _add_evaluation(told_, cost, found)
+    assert "about 2,640 calls and $6.60" in found.figures[0].source, "11 x 40 questions x 3"
+    _add_budget(told_, Decimal(0), cost.usd * (1 + beside), found)
+    assert "for about 2 of 10 steps" in found.notes[-1]
+    _add_budget(told_, Decimal(3), Decimal(0), found)
+    assert "for about 0 of 10 steps" in found.notes[-1]
 
 
 @pytest.mark.slow

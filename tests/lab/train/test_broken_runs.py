@@ -2,6 +2,7 @@
 
 import io
 import json
+import resource
 import shutil
 import struct
 
@@ -14,11 +15,14 @@ from safetensors.torch import save_file
 from batuta.errors import ConfigError, StoreError
 from batuta.gateway.ui.learning import read_lines
 from batuta.lab.commands.train import format_metrics
-from batuta.lab.train.checkpoint_files import report_unsaved
+from batuta.lab.train.adapters import add_adapters
+from batuta.lab.train.bill import read_earlier_metrics
+from batuta.lab.train.checkpoint_files import RESUMING, report_unsaved
 from batuta.lab.train.conductor_training import find_checkpoint, last_checkpoint, train_conductor
 from batuta.lab.train.live_view import watch_training
-from batuta.lab.train.model import load_policy, make_model
+from batuta.lab.train.model import load_policy, make_model, merge_policy, save_stage
 from batuta.lab.train.run_folder import RunFolder, read_jsonl
+from batuta.lab.train.settings import LoraSettings
 from lab.train.stage import LIBRARIES, settings
 
 pytestmark = LIBRARIES
@@ -102,6 +106,23 @@ def test_a_damaged_checkpoint_is_passed_over_in_a_sentence(run, capsys, name, sp
     assert last_checkpoint(run) is None
 
 
+def test_a_password_is_in_no_file_of_a_run_and_its_metrics_are_known_again(tmp_path):
+    told = settings(
+        tmp_path,
+        pool={"journal": "postgresql://me:s3cret@db/calls?sslpassword=s3cret"},
+        curriculum=[{"tasks": {"runs:postgresql://me:s3cret@db/runs": 1.0, "größe.jsonl": 1.0}}],
+    )
+    folder = RunFolder(tmp_path)
+    folder.begin(told, ["batuta"])
+    folder.add_metrics({"step": 1, "steps": 2.0})
+    text = (tmp_path / "settings.json").read_text("utf-8")
+    assert "s3cret" not in text
+    assert {"postgresql://db/calls", "runs:postgresql://db/runs", "größe.jsonl"} <= {
+        *text.split('"')
+    }
+    assert read_earlier_metrics(told) == [{"step": 1, "steps": 2.0}]
+
+
 def test_a_copy_under_another_name_is_no_checkpoint(run):
     newest = run.checkpoints / "checkpoint-4"
     for name in ("checkpoint-4.bak", "checkpoint-old", "checkpoint-"):
@@ -112,6 +133,14 @@ def test_a_copy_under_another_name_is_no_checkpoint(run):
     run.rewind(2)
     assert last_checkpoint(run).name == "checkpoint-2"
     assert (run.checkpoints / "checkpoint-4.bak").is_dir(), "somebody's own copy stays"
+
+
+def test_a_checkpoint_of_another_run_is_not_taken_for_that_of_its_name_here(run, tmp_path):
+    here = run.checkpoints / "checkpoint-4"
+    assert find_checkpoint(run, str(here)) == find_checkpoint(run, f"{here}/") == here
+    elsewhere = tmp_path / "other" / "checkpoints" / "checkpoint-4"
+    with pytest.raises(ConfigError, match=r"no complete checkpoint .*other/checkpoints"):
+        find_checkpoint(run, str(elsewhere))
 
 
 def test_a_named_checkpoint_that_is_damaged_is_refused(run):
@@ -223,5 +252,26 @@ def test_a_skipped_step_is_said():
 )
 def test_a_checkpoint_that_cannot_be_written_is_one_sentence(error):
     with pytest.raises(StoreError, match=r"^out/checkpoints cannot be written \(.*--resume"):
-        with report_unsaved("out/checkpoints"):
+        with report_unsaved("out/checkpoints", RESUMING):
             raise error
+
+
+def test_a_policy_that_cannot_be_written_is_one_sentence(random_policy, tmp_path):
+    """Whoever writes one says so: a stage, a merge."""
+    model, tokenizer = load_policy(str(random_policy), None)
+    adapters = tmp_path / "adapters"
+    model.name_or_path = str(random_policy)
+    add_adapters(model, LoraSettings(rank=2)).save_pretrained(adapters)
+    whole, _ = load_policy(str(random_policy), None)
+    writers = {
+        "warmup": lambda: save_stage(whole, tokenizer, settings(tmp_path), "warmup"),
+        "whole": lambda: merge_policy(adapters, tmp_path / "whole"),
+    }
+    for name, write in writers.items():
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))  # as a disk that fills up
+        try:
+            with pytest.raises(StoreError, match=rf"{name} cannot be written \(.*free disk space"):
+                write()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -23,6 +23,7 @@ from batuta.lab.train.preflight import check_training
 from batuta.lab.train.questions import draw_held_out, draw_mix, draw_questions, held_out_keys
 from batuta.lab.train.run_folder import RunFolder
 from batuta.lab.train.settings import HubSettings
+from batuta.lab.train.stopping import TrainingStoppedError
 from batuta.lab.train.trainer import grpo_config
 from lab.train.loopback import questions_file
 from lab.train.stage import LIBRARIES, metrics, settings, untimed
@@ -84,8 +85,8 @@ def test_questions_that_are_all_kept_back_leave_nothing_to_learn(tmp_path):
         draw_questions(told)
 
 
-def result(right, reward, *, valid=True, steps=1):
-    return HeldResult(right=right, reward=reward, valid=valid, steps=steps, usd=0.5, refused=False)
+def result(right, reward, *, valid=True, steps=1, usd=0.5):
+    return HeldResult(right=right, reward=reward, valid=valid, steps=steps, usd=usd, refused=False)
 
 
 def test_outages_are_not_counted_and_nothing_counted_is_not_zero():
@@ -97,6 +98,7 @@ def test_outages_are_not_counted_and_nothing_counted_is_not_zero():
         3,
     )
     assert found["usd"] == 1.5
+    assert sum_up_held([result(1.0, 1.0), result(1.0, 1.0, usd=None)])["usd"] is None
     none = sum_up_held([result(None, None)])
     assert none["right"] is none["reward"] is None
 
@@ -104,12 +106,12 @@ def test_outages_are_not_counted_and_nothing_counted_is_not_zero():
 # -- while it learns ----------------------------------------------------------------------
 
 
-def told(folder, policy, *, metric="reward", log=None, steps=6, **sections):
+def told(folder, policy, *, metric="reward", log=None, evaluation=None, steps=6, **sections):
     return settings(
         folder,
         optimiser={"steps": steps, "questions": 4, "micro_batch": 16, "learning_rate": 3e-2},
         policy={"start": str(policy)},
-        evaluation={"every": 2, "questions": 24, "metric": metric},
+        evaluation={"every": 2, "questions": 24, "metric": metric, **(evaluation or {})},
         log={"checkpoint_every": 1, "keep_checkpoints": 2, "sample_every": 1, **(log or {})},
         **sections,
     )
@@ -208,6 +210,24 @@ def test_a_checkpoint_that_is_not_there_is_named_with_those_that_are(tmp_path, n
     with pytest.raises(ConfigError, match="there are: checkpoint-2, checkpoint-10"):
         find_checkpoint(folder, name)
     assert find_checkpoint(folder, None) == last_checkpoint(folder)
+
+
+def test_the_checkpoint_from_which_a_stopped_training_resumes_is_kept_beside_the_best(
+    tmp_path, random_policy
+):
+    told_ = told(
+        tmp_path, random_policy, metric="right", steps=4, log={"keep_checkpoints": 1},
+        evaluation={"every": 1, "questions": 2},
+    )  # fmt: skip
+
+    def stop_after(line):
+        if line["step"] == 1:
+            (tmp_path / "stop").touch()
+
+    with pytest.raises(TrainingStoppedError, match="checkpoint-2 and the policy so far"):
+        train_conductor(told_, ["pytest"], stop_after)
+    kept = {path.name for path in (tmp_path / "checkpoints").glob("checkpoint-*")}
+    assert kept == {"checkpoint-1", "checkpoint-2"}, "a random policy's first steps are alike"
 
 
 def test_the_check_counts_what_evaluations_take(tmp_path, learned):

@@ -173,6 +173,8 @@ class TestLines:
             {"question": "q", "workers": [{"id": "x"}], "draft": draft("other")},
             {"question": "q", "workers": [{"id": "x", "shares": {"f": 7}}], "draft": draft("x")},
             {"question": "q", "workers": [{"id": "x", "shares": [1]}], "draft": draft("x")},
+            {"question": 7, "pool": NAMES, "draft": draft(NAMES[0])},
+            {"question": None, "pool": NAMES, "draft": draft(NAMES[0])},
         ],
     )
     def test_what_is_no_line_is_one_sentence(self, random_policy, tmp_path, line):

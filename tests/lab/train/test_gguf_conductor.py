@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from batuta.config.conductors import open_trained
 from batuta.core import Plan, PlanningContext, Pool, Question, Step, Workflow
 from batuta.embedded.policy import ConductorCard, is_policy
-from batuta.errors import ConfigError
+from batuta.errors import ConfigError, StoreError
 from batuta.lab.train.distil_stage import draw_groups
 from batuta.lab.train.episodes import Episode, render_chat_prompt
 from batuta.lab.train.fitting import TrainingExample, fit_examples
@@ -114,6 +114,36 @@ def random_qwen2(out: Path) -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return out
+
+
+@pytest.mark.slow
+@NEEDS_SMOLLM2
+def test_an_import_never_returns_the_model_of_another_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "more").mkdir()
+    small = random_qwen2(tmp_path / "qwen2.5-0.5b.gguf")
+    large, alike = tmp_path / "qwen2.5-1.5b.gguf", tmp_path / "more" / small.name
+    content = bytearray(small.read_bytes())
+    content[-10] ^= 1
+    large.write_bytes(content)
+    alike.write_bytes(content)
+    folder = import_gguf(str(small))
+    assert import_gguf(str(large)) != folder
+    assert import_gguf(str(small)) == folder, "it is written once"
+    for folder_named in (None, folder):
+        with pytest.raises(ConfigError, match=r"has the import of .*: name another folder"):
+            import_gguf(str(alike), folder_named)
+
+
+@pytest.mark.slow
+@NEEDS_SMOLLM2
+def test_an_import_that_cannot_be_written_leaves_the_folder_as_it_was(tmp_path):
+    file, folder = random_qwen2(tmp_path / "first.gguf"), tmp_path / "mine"
+    (folder / "config.json").mkdir(parents=True)
+    (folder / "notes.txt").write_text("mine", "utf-8")
+    with pytest.raises(StoreError, match=r"mine cannot be written \(.*run the command again"):
+        import_gguf(str(file), folder)
+    assert (folder / "notes.txt").read_text("utf-8") == "mine"
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batuta.core import Pool
-from batuta.errors import ConfigError
+from batuta.errors import ConfigError, WorkerLostError
 from batuta.lab.learners.random_workflows import random_workflow
 from batuta.lab.train.episodes import Episode
 from batuta.lab.train.model import load_policy, require_policy_start
@@ -153,6 +153,31 @@ def test_second_rounds_are_fitted_too(tmp_path, warm):
     stands = [figures["second/stands"] for doing, _, _, figures in told if "running" in doing]
     assert len(stands) >= 4, "two rounds of two parts each"
     assert all(share >= 1 / 4 for share in stands), "letting it stand is always tried"
+
+
+def test_workers_that_do_not_answer_end_it_before_anything_is_kept(tmp_path, random_policy):
+    """Otherwise the policy that was there would be taken for the result of this stage."""
+    pool = tmp_path / "pool.toml"
+    pool.write_text(
+        """[[workers]]
+id = "flute"
+provider = "compatible"
+base_url = "http://127.0.0.1:9/v1"
+model = "flute"
+""",
+        "utf-8",
+    )
+    told = settings(
+        tmp_path / "run",
+        policy={"start": str(random_policy)},
+        pool={"source": str(pool)},
+        rejection={"rounds": 1, "random": 1, "questions": 2, "group": 2},
+    )
+    with pytest.raises(
+        WorkerLostError, match=r"round 1 could be rewarded \(.*run the same command"
+    ):
+        run_rejection_sampling(told, lambda *_: None)
+    assert not (tmp_path / "run" / "rejection").exists()
 
 
 def test_learning_begins_where_the_last_stage_asked_for_ended(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from batuta.core import Pool, Task, TaskId, Worker, WorkerId
 from batuta.errors import ConfigError
 from batuta.lab.train.episodes import Episode
+from batuta.lab.train.preflight import check_training
 from batuta.lab.train.rollout_setup import RolloutRunnerFactory
 from batuta.lab.train.rollouts import PolicyDraft
 from batuta.lab.train.run_folder import RunFolder
@@ -81,6 +82,26 @@ async def test_where_a_rule_decides_nobody_is_asked(tmp_path: Path) -> None:
 async def test_a_judge_who_is_not_in_the_pool_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"reward\.judge: there is no worker 'bassoon'"):
         await earn(tmp_path, WORDED, judge="bassoon")
+
+
+def test_the_check_names_a_judge_and_an_executor_that_are_not_there(tmp_path: Path) -> None:
+    for pool, said in (
+        ({"executor": "spark"}, "there is no executor 'spark'"),
+        ({"processes": 2}, "workers are for ray"),
+    ):
+        missing = check_training(settings(tmp_path, reward={"judge": "bassoon"}, pool=pool)).missing
+        assert any("there is no worker 'bassoon' in the pool" in each for each in missing)
+        assert any(said in each for each in missing)
+
+
+def test_the_check_says_whose_calls_a_reward_in_dollars_does_not_charge(tmp_path: Path) -> None:
+    pool = pool_file(tmp_path, "http://127.0.0.1:9/v1")
+    priced = pool.read_text("utf-8")
+    note = 'reward.cost = "usd" charges nothing for calls of flute: their price is unknown'
+    for text, known in ((priced, True), (priced.replace("price = ", "# ", 1), False)):
+        pool.write_text(text, "utf-8")
+        told = settings(tmp_path / "run", reward={"cost": "usd"}, pool={"source": str(pool)})
+        assert (note in check_training(told).notes) is not known
 
 
 async def test_without_a_judge_such_a_task_is_refused_before_anything_is_paid(

@@ -1,5 +1,6 @@
 """`batuta train selector`: outcomes in, a folder out, and in one line what it is worth."""
 
+import resource
 from dataclasses import replace
 from random import Random
 
@@ -13,7 +14,7 @@ from batuta.conductors.selector import open_selector
 from batuta.core import WorkerId
 from batuta.errors import ConfigError, SourceError, StoreError
 from batuta.lab.baselines import open_cascade
-from batuta.lab.commands.train import selector
+from batuta.lab.commands.train import selector, training_summary
 from batuta.lab.learners.history import History, RunSamples, write_history
 from batuta.lab.learners.selector_training import SelectorRecipe
 from batuta.lab.train.selector_training import read_outcomes, train_selector
@@ -108,6 +109,26 @@ def test_a_question_whose_answers_are_not_recorded_is_no_wrong_answer_of_the_cas
     assert found.cascade == (1.0, 1.0)
 
 
+def test_where_one_worker_was_asked_each_question_what_is_compared_is_known(tmp_path):
+    """The mean of each credit over other questions could exceed the oracle's, or be no number."""
+    sparse = history(9)
+    asked = np.arange(len(sparse.questions)) % 3 == 0
+    scores = np.where(np.stack([~asked, asked], axis=1), sparse.scores_qm, np.nan)
+    found = [
+        train_selector(
+            replace(sparse, scores_qm=scores.astype(np.float32)), tmp_path / "mini",
+            SelectorRecipe(features=SMALL), seed=seed,
+        )
+        for seed in range(4)
+    ]  # fmt: skip
+    for one in found:
+        assert one.compared_questions <= one.held_out_questions == 6
+        assert (one.credit is None) == (one.compared_questions == 0)
+        assert one.credit is None or one.credit <= one.oracle
+        assert "nan" not in training_summary(one)
+    assert any("with the scores to compare" in training_summary(one) for one in found)
+
+
 def test_what_is_missing_is_an_error_that_says_what_to_do(tmp_path):
     with pytest.raises(ConfigError, match="give --history FILE or --tasks recorded:NAME"):
         read_outcomes(None, None)
@@ -122,6 +143,13 @@ def test_what_is_missing_is_an_error_that_says_what_to_do(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StoreError, match="cannot be written"):
         train_selector(history(20), tmp_path / "file", SelectorRecipe(features=SMALL))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))  # as a disk that fills up
+    try:
+        with pytest.raises(StoreError, match="full cannot be written"):
+            train_selector(history(20), tmp_path / "full", SelectorRecipe(features=SMALL))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @needs_data("recorded/routellm")

@@ -125,7 +125,13 @@ def test_settings_are_overridden_one_by_one():
     assert told.log.to == ["tensorboard"]
 
 
-@pytest.mark.parametrize("change", ["steps", "=3", "a b=3", "optimiser.stepz=3", "seed=x"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "steps", "=3", "a b=3", "optimiser.stepz=3", "seed=x", "seed.more=1", "output.more=1",
+        "log.to.more=1", "pool.max_usd.more=1", "warmup.names=['']",
+    ],
+)  # fmt: skip
 def test_a_wrong_override_is_one_sentence(change):
     with pytest.raises(ConfigError) as caught:
         override_settings(TrainSettings(), [change], "x")

@@ -1,12 +1,16 @@
 """What a tuning found is what the policy writes afterwards."""
 
 import json
+import os
 
 import pytest
 
+from batuta.config.settings_file import read_settings
 from batuta.errors import ConfigError
 from batuta.lab.tasks.question_keys import text_key
 from batuta.lab.train.distil_stage import WORKFLOWS, read_found_workflows, run_distillation
+from batuta.lab.train.run_folder import read_jsonl
+from batuta.lab.train.settings import TrainSettings
 from batuta.lab.worlds import draw_tasks, rehearsal_pool
 from lab.train.stage import LIBRARIES, NETWORK, settings
 
@@ -83,6 +87,63 @@ def test_workflows_that_do_not_fit_into_a_draft_are_refused_before_anything_is_f
     with pytest.raises(ConfigError, match=r"has \d+ tokens, and the policy may write 8: set"):
         run_distillation(stage, write_found(tmp_path / "tuned"), lambda *_: None)
     assert not (tmp_path / "distilled").exists()
+
+
+def test_workflows_of_more_workers_than_a_question_lists_are_refused(tmp_path, warm):
+    stage = settings(
+        tmp_path, policy={"start": str(warm), "network": NETWORK}, pool={"fewest": 1, "most": 1}
+    )
+    with pytest.raises(ConfigError, match=r"every workflow found calls a worker .*pool\.most"):
+        run_distillation(stage, write_found(tmp_path / "tuned"), lambda *_: None)
+
+
+TRAINING = """
+output = "{run}"
+[policy]
+start = "{policy}"
+[prompt]
+compact = true
+[[curriculum]]
+tasks = {{ "rehearsal:arithmetic" = 1.0 }}
+[distil]
+steps = 6
+batch = 4
+[log]
+checkpoint_every = 1
+[optimiser]
+sampler = "own"
+steps = 1
+questions = 2
+group = 4
+micro_batch = 4
+completion = 300
+threads = 1
+"""
+
+
+def test_a_training_that_was_killed_while_it_was_fitted_is_fitted_to_its_end(
+    tmp_path, random_policy, training_line
+):
+    run, file = tmp_path / "run", tmp_path / "training.toml"
+    file.write_text(TRAINING.format(run=run, policy=random_policy), "utf-8")
+    tuned = write_found(tmp_path / "tuned")
+
+    def stop(step, steps, loss):
+        if step == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_distillation(read_settings(file, TrainSettings), tuned, stop)
+    command = ["train", "conductor", "--config", str(file), "--from", str(tuned), "--resume"]
+    done = training_line.run(*command, cwd=tmp_path, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    assert [line["step"] for line in read_jsonl(run / "distilled.jsonl")] == [0, 1, 2, 3, 4, 5]
+    assert (run / "distilled" / "batuta.json").is_file()
+    assert not (run / "distilled.checkpoint").exists()
+    before = (run / "distilled.jsonl").stat().st_mtime_ns
+    done = training_line.run(*command, cwd=tmp_path, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    assert (run / "distilled.jsonl").stat().st_mtime_ns == before, "it is fitted once"
 
 
 @pytest.mark.parametrize("text", ["", "{}", "no json", '{"id": 1, "question": "q", "steps": [{}]}'])

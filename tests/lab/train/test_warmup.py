@@ -55,11 +55,12 @@ def first_rounds():
     [
         WarmupSettings(steps=10, batch=8, drills=0.5, revisions=0.3, hints=0.5),
         WarmupSettings(steps=10, batch=8, drills=0.0, revisions=0.0, hints=1.0, names=["celesta"]),
+        WarmupSettings(steps=10, batch=8, names=["celesta", POOL.workers[0].id, "celesta"]),
     ],
-    ids=["every kind", "hints and a name more"],
+    ids=["every kind", "hints and a name more", "names that have joined, or twice"],
 )
 def test_every_draft_can_be_read_and_calls_only_whom_the_prompt_lists(told):
-    more = tuple(Worker(id=WorkerId(name), model=name) for name in told.names)
+    more = tuple(Worker(id=WorkerId(n), model=n) for n in {*told.names} if WorkerId(n) not in POOL)
     anyone = Pool((*POOL.workers, *more))
     kinds = set()
     for prompt, draft in islice(

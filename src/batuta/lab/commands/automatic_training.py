@@ -15,7 +15,12 @@ from rich.console import Console
 
 from batuta.cli.options import hide_passwords
 from batuta.errors import ConfigError
-from batuta.lab.commands.train_settings import check_questions, override_settings, require_packages
+from batuta.lab.commands.train_settings import (
+    check_questions,
+    override_settings,
+    require_one_process,
+    require_packages,
+)
 from batuta.rendering.console import new_table, open_console
 from batuta.rendering.terminal import write_output
 
@@ -58,6 +63,7 @@ def train_automatically(
     """
     if pool is None or tasks is None or minutes is None:
         raise ConfigError("name the settings with --config, or --pool, --tasks and --minutes")
+    require_one_process("a training with --minutes")
     check_questions(pool, [tasks], allowed=simulated_questions)
     require_packages()
     from batuta.lab.train.auto_training import (  # noqa: PLC0415 - loads torch
@@ -69,8 +75,6 @@ def train_automatically(
     from batuta.lab.train.questions import draw_held_out  # noqa: PLC0415 - after the check
     from batuta.lab.train.supervision import StageClock  # noqa: PLC0415 - loads torch
 
-    if (out / "tuned").exists() or (out / "metrics.jsonl").exists():
-        raise ConfigError(f"{out} already contains a training: name another folder with --out")
     settings, rows = choose_settings(
         pool=pool,
         source=tasks,
@@ -81,6 +85,7 @@ def train_automatically(
         seed=seed,
     )
     settings = _override_chosen(settings, changes)
+    _require_start(settings)
     console = open_console(stderr=True)
     _print_choice(console, rows, changes)
     console.print("measuring how long a step takes on this machine")
@@ -102,6 +107,21 @@ def train_automatically(
     write_output(f"{report.folder}\n")
 
 
+def _require_start(settings: TrainSettings) -> None:
+    """Check that the training can start, before anything is measured or spent.
+
+    Raises:
+        ConfigError: the folder already contains a training, or a setting cannot be carried out.
+    """
+    from batuta.lab.train.preflight import settings_problems  # noqa: PLC0415 - loads torch
+
+    folder = settings.output
+    if (folder / "tuned").exists() or (folder / "metrics.jsonl").exists():
+        raise ConfigError(f"{folder} already contains a training: name another folder with --out")
+    for problem in settings_problems(settings):
+        raise ConfigError(problem)
+
+
 def _override_chosen(settings: TrainSettings, changes: Sequence[str]) -> TrainSettings:
     """Return the settings with the changes.
 
@@ -109,7 +129,7 @@ def _override_chosen(settings: TrainSettings, changes: Sequence[str]) -> TrainSe
         ConfigError: a change is invalid, or its setting can only be changed with a settings file.
     """
     changed = override_settings(settings, changes, "--set")
-    for name in ("pool.max_usd", "rejection", "curriculum", "evaluation"):
+    for name in ("pool.max_usd", "pool.fewest", "rejection", "curriculum", "evaluation"):
         section, _, key = name.partition(".")
         before, after = getattr(settings, section), getattr(changed, section)
         if (getattr(before, key) != getattr(after, key)) if key else (before != after):
@@ -160,8 +180,9 @@ def _print_report(console: Console, report: AutoReport, *, questions: int) -> No
         right = "unknown" if one["right"] is None else f"{one['right']:.1%}"
         table.add_row(one["stage"], right, f"{one['steps']:.2f}", kept)
     console.print(table)
+    dollars = "unpriced" if report.usd is None else f"${report.usd:,.2f}"
     console.print(
         f"{report.seconds / 60:.1f} minutes, {report.workflows:,} workflows, "
-        f"{report.calls:,} calls of workers, ${report.usd:,.2f}",
+        f"{report.calls:,} calls of workers, {dollars}",
         highlight=False,
     )

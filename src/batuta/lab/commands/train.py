@@ -41,6 +41,7 @@ from batuta.lab.commands.train_settings import (
     budget_exit,
     check_questions,
     load_settings,
+    require_one_process,
     require_packages,
     with_executor,
 )
@@ -101,8 +102,11 @@ def selector(
 def training_summary(trained: SelectorTraining) -> str:
     """Return the training in one line."""
     credit, best, oracle = (
-        format_percent(share, 1) for share in (trained.credit, trained.best_single, trained.oracle)
+        "unknown" if share is None else format_percent(share, 1)
+        for share in (trained.credit, trained.best_single, trained.oracle)
     )
+    held, compared = trained.held_out_questions, trained.compared_questions
+    scored = "" if compared == held else f" ({format_count(compared)} with the scores to compare)"
     also = ""
     if trained.cascade:
         share, calls = trained.cascade
@@ -110,7 +114,7 @@ def training_summary(trained: SelectorTraining) -> str:
     return (
         f"{trained.name} in {trained.folder}: {trained.workers} workers, "
         f"{format_count(trained.training_questions)} questions; on "
-        f"{format_count(trained.held_out_questions)} held-out ones {credit}, best single worker "
+        f"{format_count(held)} held-out ones{scored} {credit}, best single worker "
         f"{best}, oracle {oracle}{also}"
     )
 
@@ -216,6 +220,7 @@ def warmup(
     The policy starts from random weights, or from the language model that policy.start names. Every
     log.checkpoint_every steps a checkpoint is written.
     """
+    require_one_process("the SFT warm-up")
     settings = load_settings(config, changes, seed, out)
     from batuta.lab.train.warmup import run_warmup  # noqa: PLC0415 - loads torch
 
@@ -272,6 +277,8 @@ def export_model(
     from batuta.lab.train.gguf_source import find_gguf  # noqa: PLC0415 - only when needed
 
     original = find_gguf(like)
+    if out.exists() and out.samefile(original):
+        raise ConfigError("--out is the file of --like itself: choose another name")
     require_packages()
     from batuta.embedded.adapters import is_adapter  # noqa: PLC0415 - loads numpy
     from batuta.lab.train.gguf_files import export_adapter, export_gguf  # noqa: PLC0415 - loads torch
@@ -315,6 +322,7 @@ def rejection(
 
     A stage between SFT warm-up and reinforcement learning, which starts from its result.
     """
+    require_one_process("rejection sampling")
     settings = load_settings(config, with_executor(changes, executor), seed, out)
     check_questions(
         settings.pool.source,
@@ -371,6 +379,7 @@ def _fit_to_workflows(
 
     `expected` is the total of the progress bar before the number of steps is known; None: no total.
     """
+    require_one_process("fitting to workflows, as `batuta train distil` does,")
     from batuta.lab.train.distil_stage import run_distillation  # noqa: PLC0415 - loads torch
 
     with open_progress_bars() as bar:
@@ -436,13 +445,16 @@ def _train_policy(settings: TrainSettings, options: ConductorTrainingOptions) ->
     """Train the policy; print its evaluation and its folder."""
     from batuta.lab.train.conductor_training import train_conductor  # noqa: PLC0415 - loads torch
     from batuta.lab.train.evaluation import describe_evaluation  # noqa: PLC0415 - same
-    from batuta.lab.train.machine import missing_extras  # noqa: PLC0415 - same
+    from batuta.lab.train.preflight import settings_problems  # noqa: PLC0415 - same
+    from batuta.lab.train.run_folder import RunFolder  # noqa: PLC0415 - same
 
-    for missing in missing_extras(settings):
-        raise ConfigError(missing)
+    for problem in settings_problems(settings):
+        raise ConfigError(problem)
     start, tuned = options.start, options.runs.tuned
-    if tuned is not None and not start.resume:
-        _fit_to_workflows(settings, tuned, "fitting to workflows", settings.distil.steps)
+    has_begun = start.resume and bool(RunFolder(settings.output).list_checkpoints())
+    if tuned is not None and not has_begun:
+        title, steps = "fitting to workflows", settings.distil.steps
+        _fit_to_workflows(settings, tuned, title, steps, resume=start.resume)
     with budget_exit(), open_progress_bars() as bar:
         line = bar.add_task("learning", total=settings.optimiser.steps, status="")
 

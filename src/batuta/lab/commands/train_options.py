@@ -207,6 +207,7 @@ class ConductorTrainingOptions:
                 "--pool, --tasks and --minutes cannot be used with --config: give one or "
                 "the other": chosen.pool or chosen.tasks or chosen.minutes,
                 "--calls needs --check": start.calls and not start.check,
+                "--json needs --check": self.output.as_json and not start.check,
                 "--checkpoint needs --resume": start.checkpoint and not start.resume,
             }
         )

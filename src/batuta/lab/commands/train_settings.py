@@ -79,6 +79,19 @@ def require_packages() -> None:
         write_error("batuta: loading the training libraries\n")
 
 
+def require_one_process(what: str) -> None:
+    """Check that no launcher has started several processes, which would write the same files.
+
+    Raises:
+        ConfigError: there are several.
+    """
+    if (processes := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+        raise ConfigError(
+            f"{what} runs in one process, and {processes} were started: run it alone; only "
+            "`batuta train conductor --config` is divided among processes"
+        )
+
+
 @contextmanager
 def budget_exit() -> Generator[None]:
     """Exit with 4 if the budget is spent, or 130 if the training was stopped, with a message.
@@ -159,9 +172,9 @@ def _merge_values(values: Mapping[str, Any], change: Mapping[str, Any]) -> dict[
     """Return the values, overridden by the values in `change`, table by table."""
     merged = dict(values)
     for key, value in change.items():
-        if isinstance(value, dict):
-            inner: dict[str, Any] = merged.get(key) or {}
-            merged[key] = _merge_values(inner, cast("dict[str, Any]", value))
+        inner: Any = merged.get(key)
+        if isinstance(value, dict) and (inner is None or isinstance(inner, dict)):
+            merged[key] = _merge_values(inner or {}, cast("dict[str, Any]", value))
         else:
             merged[key] = value
     return merged

@@ -20,7 +20,7 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from batuta.distribution import install_hint, package_version
+from batuta.distribution import package_version
 from batuta.errors import ConfigError, ExecutorError
 from batuta.lab.executor.protocol import Answer, ExecutorJob, ItemT, ResultT, refuse_question
 from batuta.lab.executor.ray_worker import Exchange, RayWorker, portable_error
@@ -46,7 +46,6 @@ END_TIMEOUT_S = 5.0
 """Seconds that an actor has to close its job."""
 _TOO_SLOW = "timed out during startup"
 """Part of the message with which Ray gives up on its node."""
-_EXTRA = f"the Ray executor needs an extra: {install_hint('ray')}"
 
 
 @asynccontextmanager
@@ -64,7 +63,7 @@ async def open_ray(
         workers: number of actors; None: one for each free core.
 
     Raises:
-        ConfigError: the extra is missing, the cluster cannot be reached or starts no actor, or its
+        ConfigError: the cluster cannot be reached or starts no actor, or its
             machines have another version of Batuta.
     """
     ray = _import_ray()
@@ -85,10 +84,8 @@ async def open_ray(
 
 def _import_ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray  # noqa: PLC0415 - an extra that loads slowly
-    except ImportError:
-        raise ConfigError(_EXTRA) from None
+    import ray  # noqa: PLC0415 - an extra that loads slowly
+
     return cast("Any", ray)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from importlib.util import find_spec
 from typing import final
 
 import anyio
 
+from batuta.distribution import install_hint
 from batuta.errors import ConfigError
 from batuta.lab.executor.protocol import Answer, Executor, ExecutorJob, ItemT, ResultT, set_answer
 
@@ -63,17 +65,29 @@ async def open_executor(name: str = LOCAL, workers: int | None = None) -> AsyncG
         ConfigError: there is no such executor, its extra is missing, or the cluster cannot be
             used.
     """
+    if problem := executor_problem(name, workers):
+        raise ConfigError(problem)
+    kind, _, address = name.partition(":")
+    if kind == LOCAL:
+        yield LocalExecutor()
+        return
+    from batuta.lab.executor.ray import open_ray  # noqa: PLC0415 - an extra that loads slowly
+
+    async with open_ray(address or None, workers) as executor:
+        yield executor
+
+
+def executor_problem(name: str, workers: int | None) -> str | None:
+    """Return a sentence that says why the executor cannot be opened here, or None.
+
+    Whether the cluster of an address can be reached is not tried.
+    """
     kind, _, address = name.partition(":")
     if kind == LOCAL and not address:
-        if workers is not None:
-            raise ConfigError("the local executor runs in one process; workers are for ray")
-        yield LocalExecutor()
-    elif kind == RAY:
-        from batuta.lab.executor.ray import open_ray  # noqa: PLC0415 - an extra that loads slowly
-
-        async with open_ray(address or None, workers) as executor:
-            yield executor
-    else:
-        raise ConfigError(
-            f"there is no executor {name!r}; choose local, ray, ray:local or ray:HOST:PORT"
-        )
+        several = "the local executor runs in one process; workers are for ray"
+        return None if workers is None else several
+    if kind != RAY:
+        return f"there is no executor {name!r}; choose local, ray, ray:local or ray:HOST:PORT"
+    if find_spec("ray") is None:
+        return f"the Ray executor needs an extra: {install_hint('ray')}"
+    return None

@@ -16,7 +16,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.save_and_load import get_peft_model_state_dict, load_peft_weights
 from transformers.utils.peft_utils import find_adapter_config_file
 
-from batuta.embedded.adapters import read_base
+from batuta.embedded.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, read_base
 from batuta.errors import ConfigError
 from batuta.lab.train.settings import LoraSettings
 
@@ -134,6 +134,15 @@ def attach_adapters(model: Any, saved: SavedAdapters, lora: LoraSettings | None)
             " use the targets and the base model that the adapters were trained with"
         )
     return adapted
+
+
+def remove_adapters(folder: Path) -> None:
+    """Delete adapters that an earlier policy left in the folder of a whole model.
+
+    A folder with both would be opened as adapters.
+    """
+    for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
+        (folder / name).unlink(missing_ok=True)
 
 
 def merge_adapters(adapted: Any) -> Any:

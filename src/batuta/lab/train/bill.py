@@ -52,8 +52,9 @@ _SAMPLE_SEED = 1_900_000_000
 
 
 _WORST_CASE = (
-    "the worst case: every draft calls the most expensive worker five times, each call reads all "
-    "earlier replies and writes the most tokens allowed; unknown prices count as assumed"
+    "the worst case: every draft, also of evaluations, calls the most expensive worker five times, "
+    "each call reads all earlier replies and writes the most tokens allowed; unknown prices count "
+    "as assumed"
 )
 
 
@@ -116,7 +117,7 @@ def read_earlier_metrics(settings: TrainSettings) -> list[dict[str, Any]]:
     """Return the metrics of the last steps of an earlier run in the output folder.
 
     The list is empty if there is no run, or if its policy, pool or optimiser settings differ in
-    more than the number of steps and `pool.max_usd`.
+    more than the number of steps, `pool.max_usd` and `pool.journal`.
     """
     try:
         text = (settings.output / SETTINGS_FILE).read_text("utf-8")
@@ -124,7 +125,8 @@ def read_earlier_metrics(settings: TrainSettings) -> list[dict[str, Any]]:
     except (OSError, ValidationError):
         return []
     sizes = before.optimiser.model_copy(update={"steps": settings.optimiser.steps})
-    pool = before.pool.model_copy(update={"max_usd": settings.pool.max_usd})
+    own = {"max_usd": settings.pool.max_usd, "journal": settings.pool.journal}
+    pool = before.pool.model_copy(update=own)
     if (before.policy, pool, sizes) != (settings.policy, settings.pool, settings.optimiser):
         return []
     return read_jsonl(settings.output / METRICS_FILE)[-RECENT_STEPS:]
@@ -353,12 +355,12 @@ def add_spending(
     found.add("calls", cost.calls, "count", "of workers, on the same basis")
     found.add("worker tokens", cost.tokens, "tokens", "on the same basis")
     found.add("policy tokens", policy, "tokens", "the policy's own, at most")
-    _add_rejection_sampling(settings, cost, found)
-    _add_evaluation(settings, cost, found)
+    before = _add_rejection_sampling(settings, cost, found)
+    beside = _add_evaluation(settings, cost, found)
     if config.simulated:
         invented = f"the workers are simulated; at their invented prices ${cost.usd:,.2f}"
         found.add("dollars", 0, "usd", invented)
-        _add_budget(settings, cost, found)
+        _add_budget(settings, before, cost.usd * (1 + beside), found)
         return
     unpriced = [worker.id for worker in config.pool if worker.price is None]
     usd = None if len(unpriced) == len(config.pool) else float(cost.usd)
@@ -366,47 +368,61 @@ def add_spending(
     if unpriced:
         found.add("calls without a price", cost.unpriced_calls, "count", "not in the dollars")
     longest = max((each.task.question for each in episodes), key=len)
-    most = cost.workflows * bound_workflow_usd(longest, config.pool, config.limits.unknown)
+    most = (
+        cost.workflows
+        * (1 + beside)
+        * bound_workflow_usd(longest, config.pool, config.limits.unknown)
+    )
     found.add("dollars at most", float(most), "usd", _WORST_CASE)
-    _add_budget(settings, cost, found)
+    _add_budget(settings, before, cost.usd * (1 + beside), found)
 
 
-def _add_budget(settings: TrainSettings, cost: CostEstimate, found: Preflight) -> None:
-    """Add the budget if there is one, and note for how many steps it suffices if not for all."""
+def _add_budget(settings: TrainSettings, before: Decimal, usd: Decimal, found: Preflight) -> None:
+    """Add the budget if there is one, and note for how many steps it suffices if not for all.
+
+    All steps and evaluations are expected to cost `usd`, and the stage before them `before`.
+    """
     most, steps = settings.pool.max_usd, settings.optimiser.steps
     if most is None:
         return
     paid = paid_so_far(settings.output)
     basis = f"pool.max_usd; ${paid:,.4f} of it are paid in {settings.output}"
     found.add("budget", float(most), "usd", basis)
-    unspent = most - paid
-    if cost.usd > unspent:
-        enough = max(0, int(steps * unspent / cost.usd))
+    unspent = most - paid - before
+    if usd > unspent:
+        enough = int(steps * max(unspent, 0) / usd) if usd else 0
         found.notes.append(
             f"the budget is expected to suffice for about {enough} of {steps} steps; the training "
             "then ends with a checkpoint, and --resume continues with a larger pool.max_usd"
         )
 
 
-def _add_evaluation(settings: TrainSettings, cost: CostEstimate, found: Preflight) -> None:
+def _add_evaluation(settings: TrainSettings, cost: CostEstimate, found: Preflight) -> Decimal:
+    """Add the cost of evaluations if there are any; return it as a part of the steps' cost."""
     e, steps = settings.evaluation, settings.optimiser.steps
     if not e.every:
-        return
+        return Decimal(0)
     times = 1 + len({*range(e.every, steps + 1, e.every), steps})
-    share = Decimal(times * e.questions) / cost.workflows
+    share = Decimal(times * e.questions * settings.reward.executions) / cost.workflows
     dollars = f" and ${cost.usd * share:,.2f}" if cost.usd else ""
     basis = f"{times} times {e.questions} held-out questions: about {round(cost.calls * share):,}"
     found.add("evaluations", times, "count", f"{basis} calls{dollars} in addition")
+    return share
 
 
-def _add_rejection_sampling(settings: TrainSettings, cost: CostEstimate, found: Preflight) -> None:
-    """Add the cost of rejection sampling if it is configured and has not run yet, else a note."""
+def _add_rejection_sampling(
+    settings: TrainSettings, cost: CostEstimate, found: Preflight
+) -> Decimal:
+    """Add the cost of rejection sampling if it is configured and has not run yet, else a note.
+
+    The result is its expected dollars, 0 if it will not run.
+    """
     r, done = settings.rejection, settings.output / "rejection"
     if not r.rounds:
-        return
+        return Decimal(0)
     if done.is_dir():
         found.notes.append(f"training starts from {done}, the result of rejection sampling")
-        return
+        return Decimal(0)
     workflows = r.rounds * r.questions * r.group * settings.reward.executions
     share = Decimal(workflows) / cost.workflows
     rows = f"{r.rounds} rounds x {r.questions} questions x {r.group} workflows"
@@ -417,3 +433,4 @@ def _add_rejection_sampling(settings: TrainSettings, cost: CostEstimate, found: 
         "rejection sampling is configured but has not run: run `batuta train rejection` with the "
         "same settings first, or training starts from the policy before it"
     )
+    return cost.usd * share

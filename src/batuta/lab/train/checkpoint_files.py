@@ -16,6 +16,8 @@ from batuta.lab.train.fit_checkpoint import DAMAGE
 STATE_FILE = "trainer_state.json"
 _WRITTEN_BY_DEEPSPEED = "global_step*"
 """DeepSpeed's folder, which has both the weights and the optimiser state."""
+RESUMING = "--resume continues from the last complete checkpoint"
+"""How to continue a training whose checkpoint or policy could not be written."""
 _PARTS = (
     ("model", "*model*"),
     ("optimiser", "optimizer*"),
@@ -52,15 +54,17 @@ def refuse_unusable_checkpoint(checkpoint: str | None) -> Iterator[None]:
 
 
 @contextmanager
-def report_unsaved(folder: str) -> Iterator[None]:
-    """Raise StoreError if the block cannot write a policy or a checkpoint into the folder."""
+def report_unsaved(folder: object, then: str = "run the command again") -> Iterator[None]:
+    """Raise StoreError if the block cannot write a model or a checkpoint into the folder.
+
+    `then` says how to continue once there is disk space.
+    """
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:  # torch's writer raises RuntimeError
         reason = str(error).partition("\n")[0][:120]
         raise StoreError(
-            f"{folder} cannot be written ({reason}): free disk space; --resume continues from the "
-            "last complete checkpoint"
+            f"{folder} cannot be written ({reason}): free disk space; {then}"
         ) from error
 
 

@@ -21,6 +21,7 @@ from batuta.clients import HttpTransport
 from batuta.config.load import load_config
 from batuta.core import Pool
 from batuta.errors import ConfigError
+from batuta.lab.train.adapters import remove_adapters
 from batuta.lab.train.allocator import retain_freed_memory
 from batuta.lab.train.budget import (
     BudgetSpentError,
@@ -28,7 +29,7 @@ from batuta.lab.train.budget import (
     TrainingBudget,
     describe_spending,
 )
-from batuta.lab.train.checkpoint_files import checkpoint_damage, report_unsaved
+from batuta.lab.train.checkpoint_files import RESUMING, checkpoint_damage, report_unsaved
 from batuta.lab.train.episodes import make_episodes
 from batuta.lab.train.evaluation import Supervision, TrainingEvaluation, load_best
 from batuta.lab.train.hub import require_hub, upload_policy
@@ -109,9 +110,24 @@ def train_conductor(
     _require_whole(
         trainer, runner_factory.budget, folder, stop, whole=whole, may_stop=supervising.keeps
     )
-    if is_main and settings.hub.repo:
-        upload_policy(settings.hub, folder.policy)
+    if is_main:
+        done = trainer.state.global_step if supervising.keeps else settings.optimiser.steps
+        _end_run(settings, folder, command, steps=max(1, done))
     return folder.policy
+
+
+def _end_run(
+    settings: TrainSettings, folder: RunFolder, command: Sequence[str], *, steps: int
+) -> None:
+    """Upload the policy if a repository is named, and write the settings if fewer steps were run.
+
+    A reader then sees that a training which a supervision has ended is finished.
+    """
+    if steps < settings.optimiser.steps:
+        optimiser = settings.optimiser.model_copy(update={"steps": steps})
+        folder.begin(settings.model_copy(update={"optimiser": optimiser}), command)
+    if settings.hub.repo:
+        upload_policy(settings.hub, folder.policy)
 
 
 def _keep_result(
@@ -174,8 +190,10 @@ def _keep_policy(
     trainer: GRPOTrainer, settings: TrainSettings, folder: RunFolder, pool: Pool
 ) -> None:
     """Write the current policy with its card; every process must call this function."""
-    with report_unsaved(str(folder.policy)):
+    with report_unsaved(folder.policy, RESUMING):
         trainer.save_model(str(folder.policy))
+        if settings.policy.lora is None:
+            remove_adapters(folder.policy)
     if int(os.environ.get("RANK", "0")) == 0:
         known = () if settings.pool.permute else tuple(str(worker.id) for worker in pool)
         replace(policy_card(settings), workers=known).write(folder.policy)
@@ -232,7 +250,8 @@ def find_checkpoint(folder: RunFolder, name: str | None) -> Path | None:
         step = str(lines[-1]["step"]) if lines else step
     by_name = {path.name: path for _, path in folder.list_checkpoints()}
     chosen = by_name.get(f"checkpoint-{step}" if step.isdecimal() else step)
-    if chosen is not None and checkpoint_damage(chosen) is None:
+    is_elsewhere = len(Path(name).parts) > 1 and chosen and Path(name).resolve() != chosen.resolve()
+    if chosen is not None and not is_elsewhere and checkpoint_damage(chosen) is None:
         return chosen
     whole = [name for name, path in by_name.items() if checkpoint_damage(path) is None]
     raise ConfigError(

@@ -101,11 +101,14 @@ def make_tuned_examples(
     """Return an example for each question, each in a group of its own.
 
     A workflow is left out if it calls a worker that is not in its question's sub-pool.
+
+    Raises:
+        ConfigError: all workflows are left out.
     """
     tasks, hidden = [task for task, _ in found], settings.prompt.hidden
     episodes = make_episodes(tasks, pool, settings.pool, settings.seed, word_dropout=hidden)
     rendering = settings.prompt.rendering()
-    return [
+    groups = [
         [
             TrainingExample(
                 render_chat_prompt(tokenizer, episode.request(rendering)),
@@ -115,6 +118,12 @@ def make_tuned_examples(
         for episode, (_, flow) in zip(episodes, found, strict=True)
         if all(step.worker in episode.pool for step in flow.steps)
     ]
+    if not groups:
+        raise ConfigError(
+            "every workflow found calls a worker that is not in its question's part of the pool: "
+            "raise pool.fewest and pool.most, or remove them"
+        )
+    return groups
 
 
 def digest_source(source: Path) -> str:
@@ -164,7 +173,7 @@ def read_examples(
             parse_workflow(read["draft"], listed)
             task = Task(
                 id=TaskId(f"{path.name}-{number}"),
-                question=read["question"],
+                question=_read_question(read["question"]),
                 target="",
                 grader="exact",
             )
@@ -201,6 +210,12 @@ def _read_workers(read: Mapping[str, Any], pool: Pool) -> Pool:
             for one in read["workers"]
         )
     )
+
+
+def _read_question(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("its question is not a text")
+    return value
 
 
 def _read_weight(value: Any) -> float:

@@ -36,7 +36,8 @@ class HeldResult:
     """True if the draft could be parsed."""
     steps: int
     """Number of executed steps."""
-    usd: float
+    usd: float | None
+    """None if a call's price is unknown."""
     refused: bool
     """True if the training's budget refused a call of the run."""
 
@@ -50,7 +51,7 @@ class HeldResult:
             reward=rollout.reward,
             valid=is_continuable(rollout),
             steps=len(rollout.run.steps),
-            usd=float(rollout.run.cost.usd),
+            usd=None if rollout.run.cost.unpriced_calls else float(rollout.run.cost.usd),
             refused=rollout.refused,
         )
 
@@ -154,7 +155,11 @@ def evaluate_policy(
 
 
 def sum_up_held(found: Sequence[HeldResult]) -> dict[str, Any]:
-    """Return the figures of an evaluation; accuracy and reward are None if no question counts."""
+    """Return the figures of an evaluation.
+
+    Accuracy and reward are None if no question counts, dollars if a call's price is unknown.
+    """
+    paid = [each.usd for each in found if each.usd is not None]
     right = [each.right for each in found if each.right is not None]
     rewards = [each.reward for each in found if each.reward is not None]
     return {
@@ -164,7 +169,7 @@ def sum_up_held(found: Sequence[HeldResult]) -> dict[str, Any]:
         "reward": fmean(rewards) if rewards else None,
         "valid": fmean(each.valid for each in found),
         "steps": fmean(each.steps for each in found),
-        "usd": sum(each.usd for each in found),
+        "usd": sum(paid) if len(paid) == len(found) else None,
     }
 
 

@@ -26,7 +26,7 @@ from batuta.lab.train.device import choose_attention, place_model
 from batuta.lab.train.distil_stage import draw_groups, make_tuned_examples
 from batuta.lab.train.episodes import make_episodes, render_user_prompt
 from batuta.lab.train.fitting import TrainingExample, fit_examples
-from batuta.lab.train.model import load_policy, make_policy, save_stage
+from batuta.lab.train.model import load_policy, make_policy, save_model, save_stage
 from batuta.lab.train.sampler import open_sampler
 from batuta.lab.train.settings import NetworkSettings, TrainSettings
 from batuta.lab.train.supervision import AutoListener
@@ -378,5 +378,5 @@ def fit_single_worker(
     drafts = tokenizer.batch_decode(rows, skip_special_tokens=True)
     if any(draft != lesson for draft, (_, lesson) in zip(drafts, texts, strict=True)):
         return False
-    model.save_pretrained(folder)
+    save_model(model, tokenizer, folder)
     return True

@@ -9,9 +9,9 @@ request names its worker's adapter, with `extra_body = { lora = [{ id = 0, scale
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
@@ -24,9 +24,11 @@ from safetensors.torch import load_file, save_file
 
 from batuta.distribution import install_hint
 from batuta.embedded.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from batuta.embedded.policy import ConductorCard, is_policy
+from batuta.embedded.model_files import read_json
+from batuta.embedded.policy import SUFFIX, ConductorCard, is_policy
 from batuta.environment import available_memory, models_cache
-from batuta.errors import ConfigError, StoreError, report_unwritable
+from batuta.errors import ConfigError, report_unwritable
+from batuta.lab.train.checkpoint_files import report_unsaved
 from batuta.lab.train.gguf_source import find_gguf
 from batuta.lab.train.machine import GIB
 from batuta.lab.train.model import DAMAGE, first_line, require_all_weights
@@ -52,19 +54,20 @@ _UNREADABLE = (OSError, ValueError, OverflowError, *DAMAGE)
 
 
 def import_gguf(source: str, folder: Path | None = None) -> Path:
-    """Convert a GGUF file to a model folder; a folder that already has an import is returned as is.
+    """Convert a GGUF file to a model folder; a folder that has its import is returned as it is.
 
     The source is a file, or a name in `gguf_source.PACKAGED_MODELS`. Without a folder the model is
     written to the user's cache, under the name of the file.
 
     Raises:
         ConfigError: the file is missing or damaged, it has no chat template, a package is missing,
-            or there is too little memory.
+            there is too little memory, or the folder has the import of another file.
         StoreError: the folder cannot be written.
     """
     path = find_gguf(source)
-    target = folder or models_cache() / path.name.partition(".")[0]
-    if (target / ORIGIN_FILE).is_file():
+    target = folder or models_cache() / path.stem
+    digest = _digest_file(path)
+    if _has_import(target, path, digest):
         return target
     if find_spec("gguf") is None:
         raise ConfigError(f"reading a GGUF file needs gguf; install it: {install_hint('local')}")
@@ -75,12 +78,35 @@ def import_gguf(source: str, folder: Path | None = None) -> Path:
             f"{path} has no chat template, so it cannot be prompted; use the "
             "instruction-tuned model"
         )
-    try:
-        _write_folder(model, tokenizer, target, path)
-    except OSError as error:
-        shutil.rmtree(target, ignore_errors=True)
-        raise StoreError(f"the model cannot be written to {target}: {error.strerror}") from None
+    with report_unsaved(target):
+        _write_folder(model, tokenizer, target, path, digest=digest)
     return target
+
+
+def _digest_file(path: Path) -> str:
+    """Return the SHA-256 digest of the file."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _has_import(folder: Path, path: Path, digest: str) -> bool:
+    """Return whether the folder has the import of that file; refuse the import of another one.
+
+    Earlier versions recorded no digest, only the file's path and size.
+    """
+    if not (folder / ORIGIN_FILE).is_file():
+        return False
+    origin = read_json(folder / ORIGIN_FILE)
+    named, size = str(origin.get("file")), path.stat().st_size
+    known = origin.get("sha256")
+    if known == digest or (
+        known is None and (Path(named).name, origin.get("bytes")) == (path.name, size)
+    ):
+        return True
+    raise ConfigError(f"{folder} has the import of {named}: name another folder with --out")
 
 
 def _check_memory(path: Path) -> None:
@@ -116,7 +142,7 @@ def _read_model(path: Path) -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def _write_folder(model: Any, tokenizer: Any, target: Path, path: Path) -> None:
+def _write_folder(model: Any, tokenizer: Any, target: Path, path: Path, *, digest: str) -> None:
     """Write the model folder; the file that names its origin is written last."""
     target.mkdir(parents=True, exist_ok=True)
     tied = bool(model.config.tie_word_embeddings)
@@ -130,7 +156,7 @@ def _write_folder(model: Any, tokenizer: Any, target: Path, path: Path) -> None:
         del model.config.quantization_config
     model.config.save_pretrained(target)
     tokenizer.save_pretrained(target)
-    origin = {"file": str(path.resolve()), "bytes": path.stat().st_size}
+    origin = {"file": str(path.resolve()), "bytes": path.stat().st_size, "sha256": digest}
     (target / ORIGIN_FILE).write_text(json.dumps(origin, indent=2) + "\n", "utf-8")
 
 
@@ -156,6 +182,8 @@ def export_gguf(
 
     if kind not in WEIGHT_TYPES:
         raise ConfigError(f"weights can be stored as F32, F16, BF16 or Q8_0, not {kind}")
+    if out.suffix != SUFFIX:
+        raise ConfigError(f"--out {out} must end in {SUFFIX}, as its card has the same name")
     quantised = GGMLQuantizationType[kind]
     try:
         config: Any = json.loads((folder / "config.json").read_text("utf-8"))

@@ -21,7 +21,11 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from batuta.core import Round
 from batuta.lab.train.ahead import AheadQueue, WrittenBatch, pad_logprobs, score_rows
 from batuta.lab.train.budget import CallRefusedError
-from batuta.lab.train.checkpoint_files import refuse_unusable_checkpoint, report_unsaved
+from batuta.lab.train.checkpoint_files import (
+    RESUMING,
+    refuse_unusable_checkpoint,
+    report_unsaved,
+)
 from batuta.lab.train.correction import count_beyond_limit
 from batuta.lab.train.device import bf16_autocast, without_adapters
 from batuta.lab.train.episodes import Episode, render_chat_prompt
@@ -127,7 +131,7 @@ class StalePolicyTrainer(GRPOTrainer):
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         """Save as TRL does, but raise StoreError if the checkpoint cannot be written."""
-        with report_unsaved(self.args.output_dir or "."):
+        with report_unsaved(self.args.output_dir or ".", RESUMING):
             super()._save_checkpoint(*args, **kwargs)
 
 

@@ -21,12 +21,19 @@ from transformers import (
 )
 
 from batuta.embedded import CHAT_TEMPLATE
-from batuta.embedded.adapters import is_adapter
+from batuta.embedded.adapters import is_adapter, read_base
 from batuta.embedded.model_files import read_json
 from batuta.embedded.policy import ConductorCard, is_policy
 from batuta.environment import available_memory
-from batuta.errors import ConfigError, StoreError
-from batuta.lab.train.adapters import add_adapters, attach_adapters, find_adapters, merge_adapters
+from batuta.errors import ConfigError
+from batuta.lab.train.adapters import (
+    add_adapters,
+    attach_adapters,
+    find_adapters,
+    merge_adapters,
+    remove_adapters,
+)
+from batuta.lab.train.checkpoint_files import report_unsaved
 from batuta.lab.train.device import (
     choose_attention,
     freeze_lower_layers,
@@ -368,36 +375,42 @@ def save_stage(model: Any, tokenizer: Any, settings: TrainSettings, stage: str) 
     folder = settings.output / stage
     if isinstance(model, PeftModel):  # the next stage adds new adapters
         model = merge_adapters(model)
-    try:
+    save_model(model, tokenizer, folder)
+    card = replace(policy_card(settings), name=f"{settings.name}-{stage}", temperature=1.0)
+    card.write(folder)
+    return folder
+
+
+def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write a whole model and its tokenizer in place of whatever policy the folder has.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    with report_unsaved(folder):
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        card = replace(policy_card(settings), name=f"{settings.name}-{stage}", temperature=1.0)
-        card.write(folder)
-    except OSError as error:
-        raise StoreError(f"the policy cannot be written to {folder}: {error.strerror}") from None
-    return folder
+        remove_adapters(folder)
 
 
 def merge_policy(adapters: Path, out: Path) -> Path:
     """Merge a policy's adapters into its model and write it to `out` in fp32, with any card.
 
     Raises:
-        ConfigError: the folder has no adapters or is `out` itself, or the adapters or their model
-            cannot be loaded.
+        ConfigError: the folder has no adapters, `out` is that folder or the one of their model, or
+            the adapters or their model cannot be loaded.
         StoreError: the policy cannot be written.
     """
     if not is_adapter(adapters):
         raise ConfigError(
             f"{adapters} has no PEFT adapters: name the folder of a policy with policy.lora"
         )
-    if out.resolve() == adapters.resolve():
-        raise ConfigError("--out is the folder of the adapters themselves: choose another folder")
+    if out.resolve() in {adapters.resolve(), Path(read_base(adapters)).resolve()}:
+        raise ConfigError(
+            "--out is the folder of the adapters or of their model: choose another folder"
+        )
     model, tokenizer = load_policy(str(adapters), None)
-    try:
-        model.save_pretrained(out)
-        tokenizer.save_pretrained(out)
-    except OSError as error:
-        raise StoreError(f"the policy cannot be written to {out}: {error.strerror}") from None
+    save_model(model, tokenizer, out)
     if is_policy(adapters):
         ConductorCard.read(adapters).write(out)
     return out

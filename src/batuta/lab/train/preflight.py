@@ -30,6 +30,7 @@ from batuta.core import Pool, Task, TaskId
 from batuta.core.token_estimate import estimate_tokens
 from batuta.environment import host_memory
 from batuta.errors import BatutaError, ConfigError
+from batuta.lab.executor import executor_problem
 from batuta.lab.train.adapters import check_continuation, find_adapters
 from batuta.lab.train.bill import (
     CostEstimate,
@@ -61,6 +62,7 @@ from batuta.lab.train.machine import (
 )
 from batuta.lab.train.model import find_policy_start, read_tokenizer
 from batuta.lab.train.questions import draw_questions
+from batuta.lab.train.rollout_setup import judge_problem
 from batuta.lab.train.run_folder import METRICS_FILE, read_jsonl
 from batuta.lab.train.sampler import architecture_problem
 from batuta.lab.train.settings import TrainSettings
@@ -89,12 +91,7 @@ def check_training(
     config = _check_policy(settings, environ, found)
     prompt = _check_prompts(settings, asked, config, found)
     devices = read_devices(environ)
-    found.missing += [
-        *missing_extras(settings),
-        *divisibility_problems(settings, devices.processes),
-        *hardware_problems(settings, devices),
-        *filter(None, [budget_problem(settings), hub_problem(settings.hub, environ)]),
-    ]
+    found.missing += settings_problems(settings, environ) + hardware_problems(settings, devices)
     if devices.nodes > 1:
         found.add("nodes", devices.nodes, "count", f"{devices.local_processes} processes each")
         found.notes.append(
@@ -134,6 +131,24 @@ def check_training(
             "--resume it is overwritten"
         )
     return found
+
+
+def settings_problems(
+    settings: TrainSettings, environ: Mapping[str, str] = os.environ
+) -> list[str]:
+    """Return a sentence for each setting that cannot be carried out, found before any work."""
+    pool = settings.pool
+    found = [
+        executor_problem(pool.executor, pool.processes),
+        budget_problem(settings),
+        hub_problem(settings.hub, environ),
+    ]
+    processes = read_devices(environ).processes
+    return [
+        *missing_extras(settings),
+        *divisibility_problems(settings, processes),
+        *filter(None, found),
+    ]
 
 
 def _correct_by_calls(
@@ -186,12 +201,19 @@ def _check_pool(
     except BatutaError as error:
         found.missing.append(str(error))
         return None, CALLS_PER_WORKER
+    if problem := judge_problem(settings.reward.judge, loaded.pool):
+        found.missing.append(problem)
     unpriced = [str(worker.id) for worker in loaded.pool if worker.price is None]
     if unpriced:
         found.notes.append(
             f"the price of {', '.join(unpriced)} is unknown and not included in the dollars; "
             f"set `price` in {path}"
         )
+        if settings.reward.cost == "usd":
+            found.notes.append(
+                f'reward.cost = "usd" charges nothing for calls of {", ".join(unpriced)}: their '
+                "price is unknown"
+            )
     slots = sum(worker.concurrency for worker in workers) or CALLS_PER_WORKER * len(loaded.pool)
     return loaded, slots
 

@@ -153,7 +153,7 @@ def mix_in_runs(settings: TrainSettings, source: str, share: float) -> TrainSett
     """
     stages: list[CurriculumStage] = []
     for stage in settings.curriculum:
-        others = {name: weight for name, weight in stage.tasks.items() if name != source}
+        others = {name: w for name, w in stage.tasks.items() if name != source and w}
         whole = sum(others.values())
         kept = {name: weight / whole * (1 - share) for name, weight in others.items() if share < 1}
         stages.append(

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from batuta.core import Pool, Round, Workflow
-from batuta.errors import ConfigError, WorkflowError
+from batuta.errors import ConfigError, WorkerLostError, WorkflowError
 from batuta.lab.learners.random_workflows import random_workflow
 from batuta.lab.train.allocator import retain_freed_memory
 from batuta.lab.train.budget import BudgetSpentError, TrainingBudget, describe_spending
@@ -30,7 +30,11 @@ from batuta.lab.train.fitting import FitLoss, TrainingExample, fit_examples
 from batuta.lab.train.model import load_trainable, require_policy_start, save_stage
 from batuta.lab.train.questions import draw_mix, held_out_keys
 from batuta.lab.train.reward import draft_weights
-from batuta.lab.train.reward_function import is_continuable, rollout_metrics
+from batuta.lab.train.reward_function import (
+    find_lost_reason,
+    is_continuable,
+    rollout_metrics,
+)
 from batuta.lab.train.rollout_setup import RolloutRunnerFactory
 from batuta.lab.train.rollouts import GradedRollout, PolicyDraft, RolloutRunner
 from batuta.lab.train.run_folder import RunFolder
@@ -88,6 +92,7 @@ def run_rejection_sampling(settings: TrainSettings, on_progress: RejectionListen
         SourceError: a file of questions cannot be used.
         StoreError: the policy or the journal cannot be written.
         BudgetSpentError: `pool.max_usd` does not suffice.
+        WorkerLostError: no workflow of a round was rewarded, as workers do not answer.
     """
     if not settings.rejection.rounds:
         raise ConfigError("there is nothing to do: rejection.rounds is 0; set it, for example to 4")
@@ -145,6 +150,11 @@ async def _sample_round(
         )
         _check_budget(rollouts, context.budget)
         all_rollouts += rollouts
+        if reason := find_lost_reason(all_rollouts):
+            raise WorkerLostError(
+                f"no workflow of round {number + 1} could be rewarded ({reason}); once the workers "
+                "answer, run the same command again, which does not pay finished calls twice"
+            )
         kept += keep_right_drafts(prompts, rollouts, group, context.settings.rejection.shorter)
         figures = rollout_metrics(all_rollouts) | {"kept": float(len(kept))}
         context.on_progress(f"round {number + 1}: running", at + len(part), len(episodes), figures)

@@ -103,12 +103,9 @@ class RewardFunction:
 
         Malformed drafts, which are rewarded without a call, do not count.
         """
-        found = [one for one in rollouts if one.run.rounds and one.run.rounds[-1].workflow]
-        is_lost = bool(found) and all(one.reward is None for one in found)
-        self._lost_steps = self._lost_steps + 1 if is_lost else 0
+        reason = find_lost_reason(rollouts)
+        self._lost_steps = self._lost_steps + 1 if reason else 0
         if self._lost_steps >= MOST_LOST_STEPS:
-            reasons = (outage_reason(one.run) or lost_reply(one.run) for one in found)
-            reason = next(filter(None, reasons), "no reply could be graded")
             raise WorkerLostError(
                 f"no workflow could be rewarded in {self._lost_steps} consecutive steps, last in "
                 f"step {step + 1} ({reason}); once the workers answer, --resume continues from the "
@@ -208,6 +205,15 @@ class RewardFunction:
 
     def _seed(self, step: int, row: int) -> int:
         return ((self._settings.seed * 100_003 + step) * 10_007 + row) % 2**31
+
+
+def find_lost_reason(rollouts: Sequence[GradedRollout]) -> str | None:
+    """Return why no workflow of the rollouts was rewarded; None if one was, or there is none."""
+    found = [one for one in rollouts if one.run.rounds and one.run.rounds[-1].workflow]
+    if not found or any(one.reward is not None for one in found):
+        return None
+    reasons = (outage_reason(one.run) or lost_reply(one.run) for one in found)
+    return next(filter(None, reasons), "no reply could be graded")
 
 
 def share_without_spread(rewards: Sequence[float | None], group: int) -> float:

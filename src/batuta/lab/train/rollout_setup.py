@@ -16,7 +16,7 @@ from batuta.clients.cache import warn_if_emptied
 from batuta.clients.cache_shared import is_shared, open_call_journal
 from batuta.clients.providers import client_identity
 from batuta.config.load import load_config
-from batuta.core import CallListener, Client, Grade, Reply, Request, Task, WorkerId
+from batuta.core import CallListener, Client, Grade, Pool, Reply, Request, Task, WorkerId
 from batuta.core.conductor import NULL_LISTENER
 from batuta.errors import ConfigError
 from batuta.lab.evals.grading import open_answer_grader
@@ -84,7 +84,9 @@ class RolloutSetup:
             opening = open_call_journal(self.journal, self.scope)
             journal = await stack.enter_async_context(opening)
             clients = {w: CallCacheClient(client, journal, w) for w, client in clients.items()}
-        judge_client = self._find_judge(clients)
+        if problem := judge_problem(self.judge, loaded.pool):
+            raise ConfigError(problem)
+        judge_client = _SeededClient(clients[WorkerId(self.judge)]) if self.judge else None
         grade = await stack.enter_async_context(open_answer_grader(self.kinds, judge_client))
 
         async def judge(task: Task, answer: str) -> Grade:
@@ -106,13 +108,13 @@ class RolloutSetup:
         if sentence := note_identities(folder, found).sentence:
             write_error(f"batuta: {sentence}\n")
 
-    def _find_judge(self, clients: Mapping[WorkerId, Client]) -> Client | None:
-        """Return the judge's client; None if no judge is named."""
-        if self.judge is None:
-            return None
-        if WorkerId(self.judge) not in clients:
-            raise ConfigError(f"reward.judge: there is no worker {self.judge!r} in {self.pool}")
-        return _SeededClient(clients[WorkerId(self.judge)])
+
+def judge_problem(judge: str | None, pool: Pool) -> str | None:
+    """Return a sentence that says that `reward.judge` names no worker of the pool, or None."""
+    if judge is None or WorkerId(judge) in pool:
+        return None
+    known = ", ".join(str(worker.id) for worker in pool)
+    return f"reward.judge: there is no worker {judge!r} in the pool, only {known}"
 
 
 @final

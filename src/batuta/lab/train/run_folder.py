@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
+from batuta.cli.options import hide_passwords
 from batuta.errors import StoreError, report_unwritable
 from batuta.lab.train.rollouts import GradedRollout
 from batuta.lab.train.settings import TrainSettings
@@ -52,10 +53,14 @@ class RunFolder:
         return self.path / "checkpoints"
 
     def begin(self, settings: TrainSettings, command: Sequence[str]) -> None:
-        """Write the settings, the command and the versions of the libraries."""
+        """Write the settings, the command and the versions of the libraries.
+
+        Passwords of databases in the settings are left out, as the page shows settings.
+        """
         found = {name: _package_version(name) for name in LIBRARIES}
         about = {"command": list(command), "python": platform.python_version(), "libraries": found}
-        self._write(SETTINGS_FILE, settings.model_dump_json(indent=2))
+        written = _without_passwords(settings.model_dump(mode="json"))
+        self._write(SETTINGS_FILE, json.dumps(written, indent=2, ensure_ascii=False))
         self._write("versions.json", json.dumps(about, indent=2))
 
     def _write(self, name: str, text: str) -> None:
@@ -141,6 +146,16 @@ class RunFolder:
         with report_unwritable(path):
             new.write_text("".join(_to_json(line) + "\n" for line in lines), encoding="utf-8")
             new.replace(path)
+
+
+def _without_passwords(value: Any) -> Any:
+    """Return the JSON value without the passwords of databases in its texts and names."""
+    if isinstance(value, dict):
+        named = cast("dict[str, Any]", value).items()
+        return {_without_passwords(name): _without_passwords(inner) for name, inner in named}
+    if isinstance(value, list):
+        return [_without_passwords(inner) for inner in cast("list[Any]", value)]
+    return hide_passwords([value])[0] if isinstance(value, str) else value
 
 
 def _to_json(line: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from batuta.lab.tasks.recorded import load_recorded
 class SelectorTraining:
     """The result of a training.
 
-    Credits are means over the held-out questions, in [0, 1]; unknown outcomes are left out.
+    Credits are means over the compared questions, in [0, 1], and None if there are none.
     """
 
     folder: Path
@@ -29,11 +29,14 @@ class SelectorTraining:
     training_questions: int
     held_out_questions: int
     """Number of random questions to which the selector was not fitted."""
-    credit: float
+    compared_questions: int
+    """Number of held-out questions with known scores of the picked and of the best single worker,
+    over which credits are means."""
+    credit: float | None
     """Mean credit of the workers that the selector picked."""
-    best_single: float
+    best_single: float | None
     """Mean credit of the worker that is best on the training questions."""
-    oracle: float
+    oracle: float | None
     """Mean credit of the best worker of each question."""
     cascade: tuple[float, float] | None
     """Mean credit of the cascade and its mean calls per question; None if no answers are known."""
@@ -92,14 +95,19 @@ def train_selector(
             earned = float(credit_n[known_n].mean()), float(calls_n[known_n].mean())
     picked = np.asarray(selector.choose_indices(held.questions))
     best = training.workers.index(training.best_worker())
+    credit_n, single_n = held.scores_qm[np.arange(len(picked)), picked], held.scores_qm[:, best]
+    compared = ~np.isnan(credit_n + single_n)
+    each_n = (credit_n, single_n, np.nanmax(held.scores_qm, axis=1))
+    means = [float(each[compared].mean()) if compared.any() else None for each in each_n]
     return SelectorTraining(
         folder=out,
         name=selector.name,
         workers=len(history.workers),
         training_questions=len(training.questions),
         held_out_questions=len(held.questions),
-        credit=float(np.nanmean(held.scores_qm[np.arange(len(picked)), picked])),
-        best_single=float(np.nanmean(held.scores_qm[:, best])),
-        oracle=float(np.nanmean(np.nanmax(held.scores_qm, axis=1))),
+        compared_questions=int(compared.sum()),
+        credit=means[0],
+        best_single=means[1],
+        oracle=means[2],
         cascade=earned,
     )

@@ -303,7 +303,7 @@ class WarmupSettings(_Section):
     """Share of the steps, the first ones, whose prompts disclose the workflow or its workers."""
     batch: PositiveInt = 48
     """Examples of a step."""
-    names: list[str] = []
+    names: list[Annotated[str, Field(min_length=1)]] = []
     """Further worker names that the policy learns to write, for workers that may join later."""
     learning_rate: LearningRate = 3e-3
     hints: Share = 0.5
@@ -392,7 +392,8 @@ class LogSettings(_Section):
     checkpoint_every: PositiveInt = 50
     """Steps between checkpoints of GRPO, SFT warm-up and distilling."""
     keep_checkpoints: NonNegativeInt = 2
-    """Maximum number of checkpoints of GRPO, the latest and the best included; 0 keeps all."""
+    """Maximum number of checkpoints of GRPO, the latest and the best included, which are always
+    kept; 0 keeps all."""
     sample_every: PositiveInt = 10
     """Steps between two samples of workflows in samples.jsonl."""
     to: list[Literal["tensorboard", "wandb"]] = []

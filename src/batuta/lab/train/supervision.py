@@ -17,6 +17,7 @@ from batuta.lab.train.questions import draw_held_out
 from batuta.lab.train.rollouts import GradedRollout
 from batuta.lab.train.run_folder import RunFolder
 from batuta.lab.train.settings import TrainSettings
+from batuta.usage import ZERO_COST
 
 END_REINFORCEMENT = 0.92
 """The share of the time at which reinforcement ends."""
@@ -73,7 +74,12 @@ class AutoReport:
     workflows: int = 0
     """Number of executed workflows, those of evaluations included."""
     calls: int = 0
-    usd: float = 0.0
+    usd: float | None = 0.0
+    """None if a call's price is unknown."""
+
+    def add_usd(self, usd: float | None) -> None:
+        """Add dollars; None stands for calls whose price is unknown."""
+        self.usd = None if usd is None or self.usd is None else self.usd + usd
 
     @property
     def best(self) -> dict[str, Any] | None:
@@ -102,7 +108,8 @@ class TimedSupervision(Supervision):
         report = self.report
         report.workflows += len(rollouts)
         report.calls += sum(each.run.usage.calls - len(each.run.rounds) for each in rollouts)
-        report.usd += float(sum(each.run.cost.usd for each in rollouts))
+        cost = sum((each.run.cost for each in rollouts), ZERO_COST)
+        report.add_usd(None if cost.unpriced_calls else float(cost.usd))
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Evaluate the policy before reinforcement, as it may be the best."""
@@ -139,7 +146,7 @@ class TimedSupervision(Supervision):
         report.judgements.append({"stage": stage, **line})
         report.workflows += line["questions"]
         report.calls += round(line["steps"] * line["questions"])
-        report.usd += line["usd"]
+        report.add_usd(line["usd"])
         mark = ", the best so far" if better else ""
         right = "unknown" if line["right"] is None else f"{line['right']:.1%}"
         self._on_progress(f"{stage}: {right} of {line['counted']} held-out questions right{mark}")

@@ -193,7 +193,7 @@ def grpo_config(settings: TrainSettings, folder: RunFolder) -> GRPOConfig:
         logging_steps=1,
         logging_first_step=True,
         save_steps=settings.log.checkpoint_every,
-        save_total_limit=settings.log.keep_checkpoints,
+        save_total_limit=_checkpoint_limit(settings),
         report_to=list(settings.log.to) or "none",
         run_name=settings.log.run_name or settings.name,
         log_completions=False,
@@ -202,6 +202,16 @@ def grpo_config(settings: TrainSettings, folder: RunFolder) -> GRPOConfig:
         **_generation_options(o),
         **_descent_options(o),
     )
+
+
+def _checkpoint_limit(settings: TrainSettings) -> int:
+    """Return the most checkpoints to keep, at least two if one of them may be the best.
+
+    With a limit of one, transformers deletes the last checkpoint, from which a training resumes,
+    when the training ends and another checkpoint is the best.
+    """
+    most = settings.log.keep_checkpoints
+    return 2 if most == 1 and settings.evaluation.every else most
 
 
 def _generation_options(o: OptimiserSettings) -> dict[str, Any]:

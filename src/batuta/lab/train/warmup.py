@@ -81,7 +81,8 @@ def warmup_texts(
     real questions follow the drills. Second rounds continue the executed `first_rounds`.
     """
     rng = Random(f"warm start {seed}")
-    names = (Worker(id=WorkerId(name), model=name) for name in settings.names)
+    further = dict.fromkeys(WorkerId(name) for name in settings.names)  # some may have joined
+    names = (Worker(id=name, model=name) for name in further if name not in pool)
     anyone = Pool((*pool.workers, *names))
     for _ in range(int(settings.steps * settings.drills) * settings.batch):
         yield _make_drill(anyone, rendering, rng=rng)
