@@ -407,6 +407,8 @@ def _runnable_names(subject: Subject) -> tuple[str, ...]:
 
 def why_not_runnable(system: System, subject: Subject) -> str | None:
     """Return why the system cannot be measured here, or on the subject's record; None if it can."""
+    if system.worker is not None:
+        return None
     if (missing := why_not_installed(system.name)) is not None or subject.replay_pool is None:
         return missing
     record = subject.replay_pool.record
@@ -426,18 +428,26 @@ def why_not_runnable(system: System, subject: Subject) -> str | None:
 
 
 def _compares_answers(system: System) -> bool:
-    return system.name in {"vote", *_ANSWER_CHOOSERS} or system.name.startswith(
-        ("cascade", "self-consistency@")
+    return system.worker is None and (
+        system.name in {"vote", *_ANSWER_CHOOSERS}
+        or system.name.startswith(("cascade", "self-consistency@"))
     )
 
 
 def calibration_system(worker: WorkerId) -> System:
     """Return the system that measures a single worker on the calibration questions."""
-    return System(name=f"{CALIBRATION}{worker}", solver=SingleWorker(worker), worker=worker)
+    return _worker_system(f"{CALIBRATION}{worker}", worker)
+
+
+def _worker_system(name: str, worker: WorkerId) -> System:
+    return System(name=name, solver=SingleWorker(worker), worker=worker)
 
 
 def find_system(name: str, subject: Subject) -> System:
     """Find the system of that name: a worker's id, a preset, a method, or `FILE.py:MEMBER`.
+
+    A record may have the answers of a method, as of a task of inspect_ai. The method's name then
+    stands for these answers.
 
     Raises:
         ConfigError: there is no such system, it cannot be opened, or the server would refuse it.
@@ -465,6 +475,8 @@ def is_method(name: str) -> bool:
 
 def _find_named(name: str, subject: Subject) -> System:
     counted = _COUNT_PATTERN.fullmatch(name)
+    if subject.replay_pool is not None and name in subject.pool:
+        return _worker_system(name, subject.pool[name].id)
     if served := _served_system(name, subject):
         return served
     if name in LEARNED_METHODS:
@@ -486,8 +498,7 @@ def _find_named(name: str, subject: Subject) -> System:
     if counted and counted[1] in _SAMPLED_SYSTEMS:
         return _SAMPLED_SYSTEMS[counted[1]](name, int(counted[2]))
     if name in subject.pool:
-        worker = subject.pool[name].id
-        return System(name=name, solver=SingleWorker(worker), worker=worker)
+        return _worker_system(name, subject.pool[name].id)
     return _other_system(name, subject)
 
 
