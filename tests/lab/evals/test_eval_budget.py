@@ -215,7 +215,7 @@ async def test_simulated_questions_are_not_asked_of_real_models(tmp_path, comman
     [
         (["--tasks", "recorded:x", "--budget", "1"], "--budget cannot be used with --tasks recorded"),
         (["--tasks", "recorded:x", "--check"], "nothing is paid for a record"),
-        (["--tasks", "inspect:x.py", "--budget", "1"], "inspect_ai asks the questions"),
+        (["--tasks", "inspect:x.py", "--budget", "1"], "inspect_ai asks and grades"),
         (["--tasks", "own.jsonl", "--budget", "1", "--executor", "ray"], "leave out --executor"),
         (["--tasks", "own.jsonl", "--budget", "-1"], "--budget"),
         (["--tasks", "own.jsonl", "--budget", "inf"], "--budget"),
