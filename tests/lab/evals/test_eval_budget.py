@@ -123,7 +123,8 @@ async def test_the_budget_is_never_passed_and_more_of_it_asks_only_what_is_missi
             assert paid(server) <= budget
             if done.returncode == 0:
                 break
-            assert done.returncode in {2, 4} and "the budget was spent" in done.stderr
+            assert done.returncode == 4 and "the budget was spent" in done.stderr
+            assert "raise --budget" in done.stderr
             assert "Traceback" not in done.stderr
             found, known = scores(tmp_path / "out"), scores(tmp_path / "whole")
             assert found == {run: known[run] for run in found}, "a run that was cut is none"
@@ -135,6 +136,36 @@ async def test_the_budget_is_never_passed_and_more_of_it_asks_only_what_is_missi
         name: figures[name] | {"seconds": found["systems"][name]["seconds"]} for name in figures
     }
     assert found["unasked"] == 0
+
+
+@pytest.mark.parametrize("systems", ["best-single", "best-single,vote", "skillorchestra"])
+async def test_a_budget_that_ends_before_any_system_runs_is_told_with_its_exit_code(
+    tmp_path, command_line, systems
+):
+    async with FakeOpenAI(says, strict_openai=False) as server:
+        written(tmp_path, server.url)
+        args = ("--tasks", "own.jsonl", "--systems", systems, "--limit", "4")
+        done = await run(command_line, tmp_path, *args, "--budget", "0.001", "--report", "report")
+        assert done.returncode == 4 and not server.requests, done.stderr
+        missing = re.search(r"the budget was spent: (\d+) runs are missing", done.stderr)
+        found = json.loads((tmp_path / "out" / "report.json").read_text())
+        assert missing and found["unasked"] == int(missing[1])
+        assert found["unasked"] >= 4 * len(systems.split(","))
+        assert "Traceback" not in done.stderr and (tmp_path / "report" / "report.html").is_file()
+
+
+async def test_calls_to_learn_that_the_budget_refuses_are_not_told_as_the_model_s_fault(
+    tmp_path, command_line
+):
+    args = ("--tasks", "own.jsonl", "--systems", "skillorchestra", "--limit", "4")
+    async with FakeOpenAI(says, strict_openai=False) as server:
+        written(tmp_path, server.url)
+        first = await run(command_line, tmp_path, *args, "--check", "--json")
+        calibration = json.loads(first.stdout)["calibration"]["usd"]
+        done = await run(command_line, tmp_path, *args, "--budget", str(Decimal(calibration) + 2))
+        assert done.returncode == 4, done.stderr
+        assert "the budget was spent: 4 runs are missing" in done.stderr
+        assert "named no skill" not in done.stderr + done.stdout
 
 
 async def test_a_worker_that_is_replaced_is_paid_from_what_is_left(tmp_path, command_line):

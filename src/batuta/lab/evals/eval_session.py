@@ -103,11 +103,13 @@ async def evaluate_parts(
     wanted = session.runnable(_find_systems(names, subject, equal))
     for group in _group_systems(wanted, subject):
         await session.measure(*group)
-    if not session.systems:
+    if not session.systems and not session.unasked:
         reasons = "; ".join(f"{name}: {why}" for name, why in session.left_out.items())
         raise ConfigError(f"nothing can be measured. {reasons}")
-    first = session.systems[0].name
-    budgets = [await session.equalise(first, what) for what in dict.fromkeys(equal)]
+    first = [one.name for one in session.systems[:1]]
+    budgets = [
+        await session.equalise(name, what) for name in first for what in dict.fromkeys(equal)
+    ]
     order = [one.name for one in wanted]
     measured = {one.name: one for one in session.systems}
     kept = dict.fromkeys(name for name in (*order, *measured) if name in measured)
@@ -244,13 +246,16 @@ class _EvalSession:
             if one.needs_calibration:
                 await self._calibrate()
             if self._is_spent:
-                self.left_out[one.name] = BUDGET_SPENT
+                self._leave_unasked(one)
                 continue
             try:
                 planned[one.name] = await self._plan_system(one)
             except (ConfigError, SourceError) as error:
-                self.left_out[one.name] = str(error)
                 self.fitted.pop(one.name, None)
+                if self._is_spent:  # the calls by which it learns were refused
+                    self._leave_unasked(one)
+                else:
+                    self.left_out[one.name] = str(error)
                 continue
             self.systems.append(one)
         bars = {name: self.bar(name, len(found)) for name, found in planned.items()}
@@ -258,6 +263,13 @@ class _EvalSession:
         results = await self._run_planned(interleaved, lambda name: bars[name]())
         for name in planned:
             self.results[name] = tuple(run for run in results if run.system == name)
+
+    def _leave_unasked(self, one: System) -> None:
+        """Leave the system out because the budget is spent, and count its missing runs."""
+        self.left_out[one.name] = BUDGET_SPENT
+        parts = self.calibrated_parts if one.needs_calibration else self.parts
+        planned = [trial for part in parts for trial in self._plan_keys(one, part)]
+        self.unasked += sum(not self.result_log.is_done(trial.key) for trial in planned)
 
     async def _plan_system(self, one: System) -> list[EvalTrial]:
         """Measure what the system learns from, fit it, and return its trials on every part."""
