@@ -154,6 +154,19 @@ async def test_a_budget_that_ends_before_any_system_runs_is_told_with_its_exit_c
         assert "Traceback" not in done.stderr and (tmp_path / "report" / "report.html").is_file()
 
 
+async def test_a_calibration_without_an_outcome_leaves_the_outcomes_of_an_earlier_one(
+    tmp_path, command_line
+):
+    async with FakeOpenAI(says, strict_openai=False) as server:
+        written(tmp_path, server.url)
+        args = ("--tasks", "own.jsonl", "--systems", "best-single", "--limit")
+        assert (await run(command_line, tmp_path, *args, "4")).returncode == 0
+        outcomes = (tmp_path / "out" / "outcomes.jsonl").read_text()
+        done = await run(command_line, tmp_path, *args, "2", "--seed", "7", "--budget", "0.001")
+        assert done.returncode == 4, done.stderr
+        assert (tmp_path / "out" / "outcomes.jsonl").read_text() == outcomes
+
+
 async def test_calls_to_learn_that_the_budget_refuses_are_not_told_as_the_model_s_fault(
     tmp_path, command_line
 ):
