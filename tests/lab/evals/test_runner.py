@@ -16,7 +16,7 @@ from evaluated import PRICE, evaluate_task_set, questions, result, subject, task
 
 from batuta.clients import ScriptedClient
 from batuta.conductors import LLMConductor
-from batuta.core import Grade, Pool, Reply, Usage
+from batuta.core import Grade, Pool, Price, Reply, Usage
 from batuta.errors import BadRequestError, ConfigError, ProviderOverloadedError, StoreError
 from batuta.guardrails import Guardrails
 from batuta.guardrails.grounded import GroundedAction, GroundedPolicy
@@ -196,6 +196,23 @@ class TestEqualCalls:
         assert limit.is_spent and len(found.results["ultra"]) == 2
         assert {"best-single", "self-consistency@3", "best-of-3"} == {*found.left_out}
         assert [budget.what for budget in found.budgets] == ["calls"]
+
+    async def test_more_samples_than_can_be_asked_are_left_out_and_the_rest_is_reported(
+        self, tmp_path
+    ):
+        dear = {"bad": Price(input=Decimal(9000), output=Decimal(9000))}
+        tested = subject(workers=("good", "bad"), prices=dear)
+        found = await measured(tmp_path, tested, task_set(2, 4), "good", equal=("cost", "calls"))
+        assert list(found.results) == [
+            "ultra", "good", "best-single", "self-consistency@3", "best-of-3"
+        ]  # fmt: skip
+        assert [budget.what for budget in found.budgets] == ["calls"]
+        for name, why in found.left_out.items():
+            assert int(name.split("@")[-1].split("-")[-1]) > 999
+            assert why == "ultra takes as much as more than 999 samples of the best worker"
+        assert len(found.left_out) == 2 and "Left out: best-of-" in render_markdown(
+            build_report(found)
+        )
 
     async def test_what_the_server_refuses_is_not_added(self, tmp_path):
         policy = GroundedPolicy(

@@ -33,6 +33,7 @@ from batuta.lab.evals.subject import Subject
 from batuta.lab.evals.systems import ALL as ALL_SYSTEMS
 from batuta.lab.evals.systems import (
     BEST_SINGLE,
+    MOST_SAMPLES,
     ULTRA,
     System,
     calibration_system,
@@ -376,7 +377,7 @@ class _EvalSession:
     async def equalise(self, name: str, what: EqualResource) -> MatchedBudget | None:
         """Measure self-consistency and best-of-N with that system's budget, and return the budget.
 
-        None if the budget is unknown; then nothing is measured.
+        None if the budget is unknown, or takes more than `MOST_SAMPLES`; then nothing is measured.
         """
         budget = await self._matched_budget(name, what)
         if budget is None:
@@ -385,7 +386,13 @@ class _EvalSession:
         k = budget.k if replays is None else min(budget.k, replays.record.scores_qms.shape[2])
         subject = self.parts[0].subject
         methods = (f"self-consistency@{k}", f"best-of-{k}")
-        for method in methods if replays is None or replays.simulate else methods[:1]:
+        if replays is not None and not replays.simulate:
+            methods = methods[:1]
+        if k > MOST_SAMPLES:
+            why = f"{name} takes as much as more than {MOST_SAMPLES} samples of the best worker"
+            self.left_out |= dict.fromkeys(methods, why)
+            return None
+        for method in methods:
             await self.measure(find_system(method, subject))
         return replace(budget, k=k)
 

@@ -333,6 +333,8 @@ _SAMPLED_SYSTEMS: Mapping[str, Callable[[str, int], System]] = {
 }
 _CASCADE_PRICE_PATTERN = re.compile(r"cascade@(0?\.\d{1,6})")
 _COUNT_PATTERN = re.compile(r"(.*?[@-])([1-9]\d{0,2})")
+MOST_SAMPLES = 999
+"""The greatest number that a system's name can end with."""
 
 
 def _own_system(name: str) -> System:
