@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -88,11 +89,14 @@ def _run_file(path: Path) -> object:
     spec = importlib.util.spec_from_file_location(f"own_system_{path.stem}", path)
     assert spec is not None and spec.loader is not None  # noqa: S101, PT018 - it ends in .py
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look up the module of the class
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # a user's file may raise anything
+    except (Exception, SystemExit) as error:  # a user's file may raise anything
         reason = " ".join(str(error).split())
         raise ConfigError(f"{path} cannot be run: {type(error).__name__}: {reason}") from error
+    finally:
+        sys.modules.pop(spec.name, None)
     return module
 
 
