@@ -83,6 +83,26 @@ async def test_a_system_is_measured_with_its_guardrails(tmp_path, monkeypatch):
             assert "[removed by no-keys]" in sample.output.completion, model
 
 
+def test_a_question_with_a_picture_is_not_answered_without_it(tmp_path):
+    from inspect_ai.dataset import Sample  # pyright: ignore[reportMissingImports]
+    from inspect_ai.model import (  # pyright: ignore[reportMissingImports]
+        ChatMessageUser,
+        ContentImage,
+        ContentText,
+    )
+
+    import batuta.lab.evals.inspect  # noqa: F401 - it registers the provider
+
+    picture = ContentImage(image="data:image/png;base64,iVBORw0KGgo=")
+    asked = ChatMessageUser(content=[ContentText(text="What is shown?"), picture])
+    (log,) = inspect_ai.eval(
+        inspect_ai.Task(dataset=[Sample(input=[asked], target="a cat")]),
+        model="batuta/cello", model_args={"pool": "rehearsal"}, log_dir=str(tmp_path),
+        display="none", score_display=False,
+    )  # fmt: skip
+    assert log.status == "error" and "a part of the kind 'image'" in log.error.message
+
+
 def test_an_unknown_system_is_told(tmp_path):
     log = evaluated(tmp_path, "batuta/opera", 1)
     assert log.status == "error" and "there is no system 'opera'" in log.error.message

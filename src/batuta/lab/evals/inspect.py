@@ -53,6 +53,9 @@ except ImportError:
 SEED_BITS = 31
 """The number of bits of the random seed of a run for which inspect_ai sets no seed."""
 
+_ATTACHMENTS = frozenset({"image", "audio", "video", "document"})
+"""The kinds of parts of inspect_ai's messages that are not passed on."""
+
 
 @modelapi(name="batuta")
 def batuta_model_api() -> type[ModelAPI]:
@@ -99,8 +102,8 @@ class BatutaModelAPI(ModelAPI):
         """Return the system's answer to the conversation.
 
         Raises:
-            ConfigError: there is no such pool or system, the system must be fitted, or tools are
-                offered to a system that chooses among answers.
+            ConfigError: there is no such pool or system, the system must be fitted, tools are
+                offered to a system that chooses among answers, or a message is more than a text.
             RuntimeError: an outage determined the run, so there is no answer to grade.
         """
         subject, one = await self._open()
@@ -143,6 +146,12 @@ class BatutaModelAPI(ModelAPI):
 
 
 def _core_message(message: ChatMessage) -> Message:
+    for part in () if isinstance(message.content, str) else message.content:
+        if part.type in _ATTACHMENTS:
+            raise ConfigError(
+                f"the {message.role}'s message has a part of the kind {part.type!r}, and systems "
+                "get only the texts of inspect_ai's messages: use a task without it"
+            )
     if isinstance(message, ChatMessageTool):
         result_text = f"error: {message.error.message}" if message.error else message.text
         result = ToolResult(call_id=message.tool_call_id or "", content=result_text)
