@@ -78,6 +78,13 @@ class TrialResult:
     run: str | None = None
     """The id of the run in the archive; None if it is not stored."""
 
+    @property
+    def answer_usd(self) -> Decimal | None:
+        """Dollars of the answer alone, without the judge's; None if unknown."""
+        if self.usd is None or self.judge_usd is None:
+            return None
+        return self.usd - self.judge_usd
+
 
 class ResultLog:
     """The results in one folder, which (except on Windows) only one process at a time can open."""
