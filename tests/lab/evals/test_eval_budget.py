@@ -289,3 +289,21 @@ def test_no_document_asks_simulated_questions_of_an_unnamed_pool():
                 pool = words[words.index("--pool") + 1] if "--pool" in words else ""
                 assert pool.partition(":")[0] in {"rehearsal", "world2"}, f"{path.name}: {line}"
     assert found >= 3
+
+
+async def test_a_reply_that_is_used_again_took_no_time_and_is_not_told_as_fast(
+    tmp_path, command_line
+):
+    latency = 0.2
+    async with FakeOpenAI(says, strict_openai=False, latency=latency) as server:
+        written(tmp_path, server.url)
+        args = ("--tasks", "own.jsonl", "--systems", "b,best-single,oracle,ultra,ultra-solve-only")
+        done = await run(command_line, tmp_path, *args, "--limit", "4")
+        assert done.returncode == 0, done.stderr
+        assert len({json.dumps(one.body) for one in server.requests}) == len(server.requests)
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    seconds = {name: one["seconds"] for name, one in report["systems"].items()}
+    assert seconds["b"] >= latency and seconds["ultra"] >= 2 * latency
+    repeated = ("best-single", "oracle", "ultra-solve-only")  # the last repeats the drafts of ultra
+    assert {seconds[name] for name in repeated} == {None}
+    assert "unknown (–) if replies of finished calls were used again" in done.stdout

@@ -68,7 +68,7 @@ class TrialResult:
     """The number of steps that have no reply or that another worker took over."""
     seconds: float | None
     """Seconds from question to answer, along the longest chain of steps; None if replayed from a
-    record."""
+    record, or if a reply came from the journal of finished calls."""
     simulated: int = 0
     """The number of steps whose reply is not in the record, so that another answer was used."""
     judge_usd: Decimal | None = Decimal(0)
