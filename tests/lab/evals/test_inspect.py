@@ -13,7 +13,7 @@ from batuta.errors import ConfigError
 from batuta.lab import worlds
 from batuta.lab.tasks.recorded.importers import import_outcomes
 from fakes.openai import FakeOpenAI
-from fakes.server import KEY, Said
+from fakes.server import KEY, Fault, Said
 
 inspect_ai = pytest.importorskip("inspect_ai", reason="inspect_ai is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -81,6 +81,22 @@ async def test_a_system_is_measured_with_its_guardrails(tmp_path, monkeypatch):
             assert log.status == "success", log.error
             (sample,) = log.samples
             assert "[removed by no-keys]" in sample.output.completion, model
+
+
+@pytest.mark.anyio
+async def test_a_method_that_lost_a_reply_to_an_outage_gives_no_answer_to_grade(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("TEST_KEY", KEY)
+    async with FakeOpenAI(lambda _: "Answer: 7") as server, FakeOpenAI(lambda _: "") as down:
+        down.faults += [Fault.UNAUTHORISED] * 100
+        pool = write_shop_pool(tmp_path, server.url)
+        pool.write_text(pool.read_text()[::-1].replace(server.url[::-1], down.url[::-1], 1)[::-1])
+        for model, status in (("careful", "success"), ("pipeline", "error"), ("ultra", "success")):
+            log = await anyio.to_thread.run_sync(
+                lambda model=model: evaluated(tmp_path, f"batuta/{model}", 1, pool=str(pool))
+            )
+            assert log.status == status, (model, log.error)
 
 
 def test_a_question_with_a_picture_is_not_answered_without_it(tmp_path):

@@ -27,7 +27,7 @@ from batuta.core import Message, Question, Role, Run, Sampling, Text, Tool, Tool
 from batuta.distribution import install_hint
 from batuta.errors import ConfigError
 from batuta.lab.baselines import ConductorSolver, SingleWorker
-from batuta.lab.evals.outage import outage_reason
+from batuta.lab.evals.outage import find_outage
 from batuta.lab.evals.served_solver import ServedSolver
 from batuta.lab.evals.setup import subject_of
 from batuta.lab.evals.subject import Subject
@@ -121,7 +121,8 @@ class BatutaModelAPI(ModelAPI):
         )
         seed = secrets.randbits(SEED_BITS) if config.seed is None else config.seed
         run = await one.solver.answer(question, subject.solver_context(), seed)
-        if (lost := outage_reason(run)) is not None:
+        lost = find_outage(run, is_served=isinstance(one.solver, ServedSolver))
+        if lost is not None:
             raise RuntimeError(lost)
         return _model_output(self.model_name, run)
 

@@ -32,10 +32,9 @@ from batuta.errors import BatutaError, ConfigError
 from batuta.lab.baselines import SolverContext
 from batuta.lab.evals.grading import AnswerGrader
 from batuta.lab.evals.outage import (
+    find_outage,
     find_step_outage,
     is_judge_outage,
-    lost_reply,
-    outage_reason,
     unrecorded_reason,
 )
 from batuta.lab.evals.result_log import ResultLog, StepSummary, TrialResult, UnscoredReason
@@ -255,8 +254,7 @@ async def _measure_run(trial: EvalTrial, grade: AnswerGrader) -> tuple[Run, Tria
     with count_replays() as replays:
         run = await _answer_question(trial, question, solver_context)
     make_result = partial(_make_result, trial, run, is_timed=not replays.replies)
-    served = isinstance(trial.system.solver, ServedSolver)
-    lost = outage_reason(run) or (None if served else lost_reply(run))
+    lost = find_outage(run, is_served=isinstance(trial.system.solver, ServedSolver))
     if lost is not None:
         return run, make_result(Grade(None, None, lost), "outage")
     best, paid = await _grade_run(trial, run, grade)
