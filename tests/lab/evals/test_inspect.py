@@ -318,8 +318,16 @@ async def test_a_task_with_tools_is_evaluated_in_one_command(tmp_path, monkeypat
 def test_a_task_of_inspect_that_cannot_be_run_is_told_in_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setenv("BATUTA_HOME", str(tmp_path / "home"))
     (tmp_path / "shop.py").write_text(TASK_FILE)
+    (tmp_path / "empty.py").write_text("")
+    (tmp_path / "failing.py").write_text(
+        "from inspect_ai import task\n\n\n@task\ndef failing():\n    raise KeyboardError\n"
+    )
     for task, system, said in (
         (f"{tmp_path}/none.py", "cello", "there is no file"),
+        (f"{tmp_path}/empty.py", "cello", "No inspect tasks were found"),
+        (f"{tmp_path}/shop.py@store", "cello", "Task named 'store' not found"),
+        (f"{tmp_path}/failing.py", "cello", "name 'KeyboardError' is not defined"),
+        ("nothing/here", "cello", "No inspect tasks were found"),
         (f"{tmp_path}/shop.py", "opera", "there is no system 'opera'"),
         (f"{tmp_path}/shop.py", "vote", "calls no tools"),
     ):

@@ -100,8 +100,9 @@ def _run_system(wanted: InspectRun, name: str, folder: Path) -> Path:
             log_dir=str(log_folder),
             display="none",
         )
-    except (LookupError, NotImplementedError, ValueError) as error:
-        raise ConfigError(f"inspect_ai cannot run {wanted.task}: {error}") from None
+    except (Exception, SystemExit) as error:  # the task's file may raise anything
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ConfigError(f"inspect_ai cannot run {wanted.task}: {reason}") from error
     if len(found) != 1:
         raise ConfigError(
             f"{wanted.task} matches {len(found)} tasks of inspect_ai; name one: file.py@task"
