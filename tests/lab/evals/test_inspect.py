@@ -308,6 +308,11 @@ async def test_a_task_with_tools_is_evaluated_in_one_command(tmp_path, monkeypat
         paid = len(server.requests)
         again = await anyio.to_thread.run_sync(evaluate)
         assert len(server.requests) == paid, "what was run is not run again"
+        damaged, _ = sorted((tmp_path / "out" / "inspect").rglob("*.eval"))
+        damaged.write_bytes(damaged.read_bytes()[:500])
+        mended = await anyio.to_thread.run_sync(evaluate)
+        assert len(server.requests) > paid, "a log that was cut is made again"
+        assert mended["systems"]["rash"]["accuracy"] == first["systems"]["rash"]["accuracy"]
     systems = first["systems"]
     assert (systems["careful"]["accuracy"], systems["rash"]["accuracy"]) == (1.0, 0.5)
     assert systems["careful"]["n"] == 4 and systems["careful"]["usd"] > systems["rash"]["usd"] > 0
