@@ -143,6 +143,14 @@ def test_a_file_that_fails_or_is_not_there_is_told(tmp_path):
         open_own_system("absent.py:x")
 
 
+def test_a_file_is_executed_once_however_many_systems_it_has(measure, mine, tmp_path):
+    """It may load a model, and an evaluation looks its systems up several times."""
+    counted = f"open({str(tmp_path / 'log')!r}, 'a').write('x')\n"
+    mine.write_text(counted + MINE.replace("{place}", "0"))
+    assert measure("First", "made", "fit_best")["First"] > 0
+    assert (tmp_path / "log").read_text() == "x"
+
+
 def test_a_file_that_ends_the_process_is_told(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import sys\nsys.exit(0)")

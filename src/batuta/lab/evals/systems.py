@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
@@ -79,13 +79,16 @@ def open_own_system(name: str) -> tuple[Solver, str]:
     path = Path(found["file"])
     if not path.is_file():
         raise ConfigError(f"there is no file {path} for the system {name}")
-    member = getattr(_run_file(path), found["member"], None)
+    digest = blake2b(path.read_bytes(), digest_size=8).hexdigest()
+    member = getattr(_run_file(path.resolve(), digest), found["member"], None)
     if member is None:
         raise ConfigError(f"{path} has no {found['member']}")
-    return _as_solver(name, member), blake2b(path.read_bytes(), digest_size=8).hexdigest()
+    return _as_solver(name, member), digest
 
 
-def _run_file(path: Path) -> object:
+@lru_cache(maxsize=8)
+def _run_file(path: Path, digest: str) -> object:  # noqa: ARG001 - a changed file is executed again
+    """Execute the file, once for all of its systems, and return it as a module."""
     spec = importlib.util.spec_from_file_location(f"own_system_{path.stem}", path)
     assert spec is not None and spec.loader is not None  # noqa: S101, PT018 - it ends in .py
     module = importlib.util.module_from_spec(spec)
