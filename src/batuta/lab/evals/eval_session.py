@@ -342,7 +342,9 @@ class _EvalSession:
         solver = learned_skills or one.fitter(part.history, seed=part.seeds[0])
         replays = part.subject.replay_pool
         questions = {task.id: task.question for task in part.tasks.tasks if not task.private}
-        learned = describe_fitted(one.name, solver, part.history, part.subject.pool, questions)
+        learned = describe_fitted(
+            one.name, solver, part.history, pool=part.subject.pool, questions=questions
+        )
         kept.append(learned)
         self._fitted_file.add(key, learned)
         if isinstance(solver, Cascade) and solver.checker is not None:

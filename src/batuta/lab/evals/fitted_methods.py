@@ -78,7 +78,7 @@ def choose_pair(history: History) -> WorkerPair | None:
 
 
 def describe_fitted(
-    name: str, solver: Solver, history: History, pool: Pool, questions: Mapping[TaskId, str]
+    name: str, solver: Solver, history: History, *, pool: Pool, questions: Mapping[TaskId, str]
 ) -> FittedMethod:
     """Describe a method that was fitted on that history; it rates these questions.
 
