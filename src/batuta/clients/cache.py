@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -203,6 +204,30 @@ class CallCache:
             yield CallClaim(self.read(worker, request), keep)
 
 
+@dataclass(slots=True)
+class ReplayCount:
+    """The number of replies that came from a journal."""
+
+    replies: int = 0
+
+
+_REPLAYS: ContextVar[ReplayCount | None] = ContextVar("replays", default=None)
+
+
+@contextmanager
+def count_replays() -> Generator[ReplayCount]:
+    """Count the journals' replies to the calls of the block, and of the tasks that it starts.
+
+    Such replies take no time, so the seconds of a block that has one are not those of its calls.
+    """
+    count = ReplayCount()
+    token = _REPLAYS.set(count)
+    try:
+        yield count
+    finally:
+        _REPLAYS.reset(token)
+
+
 @final
 class CallCacheClient:
     """A worker's client with a journal of its replies; requests without a seed bypass it."""
@@ -248,6 +273,8 @@ class CallCacheClient:
                 self._journal.misses += 1
                 return await claim.keep(reply)
         self._journal.hits += 1
+        if (count := _REPLAYS.get()) is not None:
+            count.replies += 1
         await anyio.lowlevel.checkpoint()
         if listener.streaming:
             for delta in split_reply(known, 0):

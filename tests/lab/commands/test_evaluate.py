@@ -466,3 +466,25 @@ def test_a_method_that_lacks_torch_is_told_before_a_worker_is_called(tmp_path):
     )
     assert done.returncode == 2 and "routerdc is fitted with torch: install it" in done.stderr
     assert not (tmp_path / "out" / "results.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--calibrate", "c.json"),
+        ("--equal-calls",),
+        ("--equal-cost",),
+        ("--executor", "ray"),
+        ("--from-file", "own.jsonl"),
+        ("--joins", "cello"),
+        ("--judge", "cello"),
+        ("--leaves", "cello"),
+        ("--pools", "2"),
+        ("--simulate",),
+        ("--split", "unseen"),
+    ],
+)
+def test_what_a_task_of_inspect_cannot_follow_is_refused_before_it_asks(run, tmp_path, option):
+    (tmp_path / "task.py").write_text("raise SystemExit('inspect_ai has opened the task')")
+    with pytest.raises(ConfigError, match=f"{option[0]} cannot be used with --tasks inspect:"):
+        run("--tasks", f"inspect:{tmp_path / 'task.py'}", "--systems", "cello", *option)

@@ -13,8 +13,11 @@ from batuta.lab.evals.result_log import StepSummary
 PRICE = Price(input=Decimal(1), output=Decimal(3))
 
 
-def subject(say=None, workers=("good", "fair", "bad"), price=PRICE, conductor=None, **options):
+def subject(
+    say=None, workers=("good", "fair", "bad"), price=PRICE, conductor=None, prices=None, **options
+):
     """`good` is always right, `fair` on even questions, `bad` never; unless a script says else."""
+    prices = dict.fromkeys(workers, price) | (prices or {})
 
     def default(worker, request):
         number = int(request.messages[-1].text.split("number ")[1].split("?")[0].split("\n")[0])
@@ -22,9 +25,9 @@ def subject(say=None, workers=("good", "fair", "bad"), price=PRICE, conductor=No
         return f"Answer: {number if right else -1}"
 
     speak = say or default
-    pool = Pool(tuple(Worker(id=WorkerId(w), model=f"model-{w}", price=price) for w in workers))
+    pool = Pool(tuple(Worker(id=WorkerId(w), model=f"model-{w}", price=prices[w]) for w in workers))
     clients = {
-        worker.id: ScriptedClient(lambda r, w=worker.id: speak(w, r), price=price)
+        worker.id: ScriptedClient(lambda r, w=worker.id: speak(w, r), price=prices[worker.id])
         for worker in pool
     }
     return Subject(pool=pool, clients=clients, conductor=conductor or parallel_vote(2), **options)

@@ -123,7 +123,8 @@ async def test_the_budget_is_never_passed_and_more_of_it_asks_only_what_is_missi
             assert paid(server) <= budget
             if done.returncode == 0:
                 break
-            assert done.returncode in {2, 4} and "the budget was spent" in done.stderr
+            assert done.returncode == 4 and "the budget was spent" in done.stderr
+            assert "raise --budget" in done.stderr
             assert "Traceback" not in done.stderr
             found, known = scores(tmp_path / "out"), scores(tmp_path / "whole")
             assert found == {run: known[run] for run in found}, "a run that was cut is none"
@@ -135,6 +136,49 @@ async def test_the_budget_is_never_passed_and_more_of_it_asks_only_what_is_missi
         name: figures[name] | {"seconds": found["systems"][name]["seconds"]} for name in figures
     }
     assert found["unasked"] == 0
+
+
+@pytest.mark.parametrize("systems", ["best-single", "best-single,vote", "skillorchestra"])
+async def test_a_budget_that_ends_before_any_system_runs_is_told_with_its_exit_code(
+    tmp_path, command_line, systems
+):
+    async with FakeOpenAI(says, strict_openai=False) as server:
+        written(tmp_path, server.url)
+        args = ("--tasks", "own.jsonl", "--systems", systems, "--limit", "4")
+        done = await run(command_line, tmp_path, *args, "--budget", "0.001", "--report", "report")
+        assert done.returncode == 4 and not server.requests, done.stderr
+        missing = re.search(r"the budget was spent: (\d+) runs are missing", done.stderr)
+        found = json.loads((tmp_path / "out" / "report.json").read_text())
+        assert missing and found["unasked"] == int(missing[1])
+        assert found["unasked"] >= 4 * len(systems.split(","))
+        assert "Traceback" not in done.stderr and (tmp_path / "report" / "report.html").is_file()
+
+
+async def test_a_calibration_without_an_outcome_leaves_the_outcomes_of_an_earlier_one(
+    tmp_path, command_line
+):
+    async with FakeOpenAI(says, strict_openai=False) as server:
+        written(tmp_path, server.url)
+        args = ("--tasks", "own.jsonl", "--systems", "best-single", "--limit")
+        assert (await run(command_line, tmp_path, *args, "4")).returncode == 0
+        outcomes = (tmp_path / "out" / "outcomes.jsonl").read_text()
+        done = await run(command_line, tmp_path, *args, "2", "--seed", "7", "--budget", "0.001")
+        assert done.returncode == 4, done.stderr
+        assert (tmp_path / "out" / "outcomes.jsonl").read_text() == outcomes
+
+
+async def test_calls_to_learn_that_the_budget_refuses_are_not_told_as_the_model_s_fault(
+    tmp_path, command_line
+):
+    args = ("--tasks", "own.jsonl", "--systems", "skillorchestra", "--limit", "4")
+    async with FakeOpenAI(says, strict_openai=False) as server:
+        written(tmp_path, server.url)
+        first = await run(command_line, tmp_path, *args, "--check", "--json")
+        calibration = json.loads(first.stdout)["calibration"]["usd"]
+        done = await run(command_line, tmp_path, *args, "--budget", str(Decimal(calibration) + 2))
+        assert done.returncode == 4, done.stderr
+        assert "the budget was spent: 4 runs are missing" in done.stderr
+        assert "named no skill" not in done.stderr + done.stdout
 
 
 async def test_a_worker_that_is_replaced_is_paid_from_what_is_left(tmp_path, command_line):
@@ -215,7 +259,7 @@ async def test_simulated_questions_are_not_asked_of_real_models(tmp_path, comman
     [
         (["--tasks", "recorded:x", "--budget", "1"], "--budget cannot be used with --tasks recorded"),
         (["--tasks", "recorded:x", "--check"], "nothing is paid for a record"),
-        (["--tasks", "inspect:x.py", "--budget", "1"], "inspect_ai asks the questions"),
+        (["--tasks", "inspect:x.py", "--budget", "1"], "inspect_ai asks and grades"),
         (["--tasks", "own.jsonl", "--budget", "1", "--executor", "ray"], "leave out --executor"),
         (["--tasks", "own.jsonl", "--budget", "-1"], "--budget"),
         (["--tasks", "own.jsonl", "--budget", "inf"], "--budget"),
@@ -245,3 +289,21 @@ def test_no_document_asks_simulated_questions_of_an_unnamed_pool():
                 pool = words[words.index("--pool") + 1] if "--pool" in words else ""
                 assert pool.partition(":")[0] in {"rehearsal", "world2"}, f"{path.name}: {line}"
     assert found >= 3
+
+
+async def test_a_reply_that_is_used_again_took_no_time_and_is_not_told_as_fast(
+    tmp_path, command_line
+):
+    latency = 0.2
+    async with FakeOpenAI(says, strict_openai=False, latency=latency) as server:
+        written(tmp_path, server.url)
+        args = ("--tasks", "own.jsonl", "--systems", "b,best-single,oracle,ultra,ultra-solve-only")
+        done = await run(command_line, tmp_path, *args, "--limit", "4")
+        assert done.returncode == 0, done.stderr
+        assert len({json.dumps(one.body) for one in server.requests}) == len(server.requests)
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    seconds = {name: one["seconds"] for name, one in report["systems"].items()}
+    assert seconds["b"] >= latency and seconds["ultra"] >= 2 * latency
+    repeated = ("best-single", "oracle", "ultra-solve-only")  # the last repeats the drafts of ultra
+    assert {seconds[name] for name in repeated} == {None}
+    assert "unknown (–) if replies of finished calls were used again" in done.stdout

@@ -13,7 +13,7 @@ from batuta.errors import ConfigError
 from batuta.lab import worlds
 from batuta.lab.tasks.recorded.importers import import_outcomes
 from fakes.openai import FakeOpenAI
-from fakes.server import KEY, Said
+from fakes.server import KEY, Fault, Said
 
 inspect_ai = pytest.importorskip("inspect_ai", reason="inspect_ai is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -81,6 +81,42 @@ async def test_a_system_is_measured_with_its_guardrails(tmp_path, monkeypatch):
             assert log.status == "success", log.error
             (sample,) = log.samples
             assert "[removed by no-keys]" in sample.output.completion, model
+
+
+@pytest.mark.anyio
+async def test_a_method_that_lost_a_reply_to_an_outage_gives_no_answer_to_grade(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("TEST_KEY", KEY)
+    async with FakeOpenAI(lambda _: "Answer: 7") as server, FakeOpenAI(lambda _: "") as down:
+        down.faults += [Fault.UNAUTHORISED] * 100
+        pool = write_shop_pool(tmp_path, server.url)
+        pool.write_text(pool.read_text()[::-1].replace(server.url[::-1], down.url[::-1], 1)[::-1])
+        for model, status in (("careful", "success"), ("pipeline", "error"), ("ultra", "success")):
+            log = await anyio.to_thread.run_sync(
+                lambda model=model: evaluated(tmp_path, f"batuta/{model}", 1, pool=str(pool))
+            )
+            assert log.status == status, (model, log.error)
+
+
+def test_a_question_with_a_picture_is_not_answered_without_it(tmp_path):
+    from inspect_ai.dataset import Sample  # pyright: ignore[reportMissingImports]
+    from inspect_ai.model import (  # pyright: ignore[reportMissingImports]
+        ChatMessageUser,
+        ContentImage,
+        ContentText,
+    )
+
+    import batuta.lab.evals.inspect  # noqa: F401 - it registers the provider
+
+    picture = ContentImage(image="data:image/png;base64,iVBORw0KGgo=")
+    asked = ChatMessageUser(content=[ContentText(text="What is shown?"), picture])
+    (log,) = inspect_ai.eval(
+        inspect_ai.Task(dataset=[Sample(input=[asked], target="a cat")]),
+        model="batuta/cello", model_args={"pool": "rehearsal"}, log_dir=str(tmp_path),
+        display="none", score_display=False,
+    )  # fmt: skip
+    assert log.status == "error" and "a part of the kind 'image'" in log.error.message
 
 
 def test_an_unknown_system_is_told(tmp_path):
@@ -272,6 +308,11 @@ async def test_a_task_with_tools_is_evaluated_in_one_command(tmp_path, monkeypat
         paid = len(server.requests)
         again = await anyio.to_thread.run_sync(evaluate)
         assert len(server.requests) == paid, "what was run is not run again"
+        damaged, _ = sorted((tmp_path / "out" / "inspect").rglob("*.eval"))
+        damaged.write_bytes(damaged.read_bytes()[:500])
+        mended = await anyio.to_thread.run_sync(evaluate)
+        assert len(server.requests) > paid, "a log that was cut is made again"
+        assert mended["systems"]["rash"]["accuracy"] == first["systems"]["rash"]["accuracy"]
     systems = first["systems"]
     assert (systems["careful"]["accuracy"], systems["rash"]["accuracy"]) == (1.0, 0.5)
     assert systems["careful"]["n"] == 4 and systems["careful"]["usd"] > systems["rash"]["usd"] > 0
@@ -282,8 +323,16 @@ async def test_a_task_with_tools_is_evaluated_in_one_command(tmp_path, monkeypat
 def test_a_task_of_inspect_that_cannot_be_run_is_told_in_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setenv("BATUTA_HOME", str(tmp_path / "home"))
     (tmp_path / "shop.py").write_text(TASK_FILE)
+    (tmp_path / "empty.py").write_text("")
+    (tmp_path / "failing.py").write_text(
+        "from inspect_ai import task\n\n\n@task\ndef failing():\n    raise KeyboardError\n"
+    )
     for task, system, said in (
         (f"{tmp_path}/none.py", "cello", "there is no file"),
+        (f"{tmp_path}/empty.py", "cello", "No inspect tasks were found"),
+        (f"{tmp_path}/shop.py@store", "cello", "Task named 'store' not found"),
+        (f"{tmp_path}/failing.py", "cello", "name 'KeyboardError' is not defined"),
+        ("nothing/here", "cello", "No inspect tasks were found"),
         (f"{tmp_path}/shop.py", "opera", "there is no system 'opera'"),
         (f"{tmp_path}/shop.py", "vote", "calls no tools"),
     ):

@@ -143,6 +143,36 @@ def test_a_file_that_fails_or_is_not_there_is_told(tmp_path):
         open_own_system("absent.py:x")
 
 
+def test_a_file_is_executed_once_however_many_systems_it_has(measure, mine, tmp_path):
+    """It may load a model, and an evaluation looks its systems up several times."""
+    counted = f"open({str(tmp_path / 'log')!r}, 'a').write('x')\n"
+    mine.write_text(counted + MINE.replace("{place}", "0"))
+    assert measure("First", "made", "fit_best")["First"] > 0
+    assert (tmp_path / "log").read_text() == "x"
+
+
+def test_a_file_that_ends_the_process_is_told(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nsys.exit(0)")
+    with pytest.raises(ConfigError, match=r"script\.py cannot be run: SystemExit: 0"):
+        open_own_system(f"{script}:x")
+
+
+def test_a_dataclass_with_postponed_annotations_is_a_system(measure, mine):
+    header = "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+    postponed = """
+
+@dataclass(frozen=True)
+class Postponed:
+    name: str = "postponed"
+
+    async def plan(self, context, listener=None):
+        return await First().plan(context)
+"""
+    mine.write_text(header + MINE.replace("{place}", "0") + postponed)
+    assert measure("Postponed")["Postponed"] > 0
+
+
 def test_other_names_are_no_files():
     assert is_own_system("a/mine.py:Mine")
     assert not any(map(is_own_system, ("chain/a>b", "cascade@0.001", "mine.py", "x.py:a b")))

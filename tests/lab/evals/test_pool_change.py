@@ -11,6 +11,7 @@ from record import made_up
 from batuta.errors import ConfigError
 from batuta.lab.evals import EvalOptions, ResultLog, evaluate_parts
 from batuta.lab.evals.recorded_sets import PoolChange, make_record_parts
+from batuta.lab.evals.report import build_report
 
 pytestmark = pytest.mark.anyio
 SYSTEMS = ("best-single", "mini", "knn", "avengers-pro", "cascade", "vote", "oracle")
@@ -35,6 +36,18 @@ async def test_who_left_is_never_asked_and_the_rest_goes_on(tmp_path):
         assert "nimble" not in {step.worker for run in runs for step in run.steps}
     assert share["mini"] >= share["best-single"] == pytest.approx(share["oracle"], abs=0.15)
     assert min(share.values()) > 0.4
+
+
+async def test_the_gap_between_a_weak_and_a_strong_worker_is_that_of_workers_who_are_there(
+    tmp_path,
+):
+    parts = make_record_parts(made_up(), "random", (0,), change=PoolChange(leaves=("strong",)))
+    with ResultLog(tmp_path) as log:
+        found = await evaluate_parts(parts, ("mini", "knn"), EvalOptions(), log)
+    gaps = build_report(found)["recovered_gap"]["systems"]
+    assert {name: (one["weak"], one["strong"]) for name, one in gaps.items()} == dict.fromkeys(
+        ("mini", "knn"), (["weak"], ["nimble"])
+    )
 
 
 async def test_who_joins_is_known_by_a_few_outcomes_and_is_used(tmp_path):

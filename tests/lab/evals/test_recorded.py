@@ -198,6 +198,20 @@ class TestRunning:
         assert "| pipeline* |" in text and "| vote |" in text
         assert "simulated by one of the model's recorded answers" in text
 
+    @pytest.mark.parametrize("answered", [True, False])
+    async def test_answers_recorded_under_the_name_of_a_method_are_what_is_measured(
+        self, tmp_path, answered
+    ):
+        """inspect_ai's logs become such a record: its workers are the systems of the first run."""
+        names = ("moa", "best-single", "self-consistency@9")
+        record = replace(made_up(samples=1, answered=answered), models=names)
+        parts = make_record_parts(record, "all", (0,))
+        found = await measured(tmp_path, parts, *names, "vote", "mini")
+        for m, name in enumerate(names):
+            assert right(found, name) == pytest.approx(record.credit_qm()[:, m].mean())
+            assert {step.worker for run in found.results[name] for step in run.steps} == {name}
+        assert "mini" in found.left_out and ("vote" in found.left_out) is not answered
+
     async def test_nobody_conducts_a_record_unless_he_is_named(self, tmp_path):
         with pytest.raises(ConfigError, match="no system 'ultra'"):
             await measured(tmp_path, make_record_parts(made_up(), "random", (0,)), "ultra")

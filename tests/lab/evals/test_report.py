@@ -1,6 +1,7 @@
 """The report's form, its unknowns, its figures."""
 
 import json
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -167,6 +168,16 @@ class TestPlots:
         assert {p.name for p in paths} == {f"{n}.{form}" for n in drawn for form in ("png", "svg")}
         assert all(p.read_bytes().startswith(PNG) for p in paths if p.suffix == ".png")
         assert all(p.read_text().rstrip().endswith("</svg>") for p in paths if p.suffix == ".svg")
+
+    async def test_names_with_dollars_are_drawn_as_they_are(self, tmp_path):
+        """Matplotlib would read what is between two of them as a formula, and may fail at it."""
+        pytest.importorskip("matplotlib")
+        name = r"$\foo$ from $5 to $10"
+        tasks = replace(task_set(6), name=name, family=lambda _: name)
+        paths = draw_figures(await an_evaluation(tmp_path, "good", "ultra", tasks=tasks), tmp_path)
+        texts = {path.stem: path.read_text() for path in paths if path.suffix == ".svg"}
+        for figure in ("accuracy", "calls", "depth"):
+            assert name in texts[figure], figure
 
     async def test_without_difficulties_planners_or_prices_there_are_fewer(self, tmp_path):
         pytest.importorskip("matplotlib")

@@ -3,6 +3,8 @@
 import csv
 import json
 import re
+import sqlite3
+from contextlib import closing
 
 import anyio
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from batuta.core import Reply
 from batuta.errors import ProviderOverloadedError, StoreError
 from batuta.lab.evals import EvalOptions, ResultLog
-from batuta.lab.evals.question_page import write_question_page
+from batuta.lab.evals.question_page import MOST_QUESTIONS, write_question_page
 from batuta.lab.evals.run_archive import RUNS_FILE, MeasuredRun, RunArchive
 from batuta.store import Store
 from batuta.store.run_filter import RunFilter
@@ -102,6 +104,19 @@ async def test_the_page_has_runs_that_ended_in_an_outage(tmp_path):
     assert found.results["good"][0].unscored == "outage"
     page = await write_question_page(tmp_path / "page", found, tmp_path / RUNS_FILE)
     assert page is not None and "The run was not stored." not in page.read_text()
+
+
+async def test_only_the_runs_of_the_questions_on_the_page_are_read(tmp_path):
+    """Else a page of 200 questions would take the time and the memory of all of them."""
+    found = await measured(tmp_path, ("good",), task_set(MOST_QUESTIONS + 3))
+    (*_, last) = found.results["good"]
+    with closing(sqlite3.connect(tmp_path / RUNS_FILE)) as file, file:
+        file.execute("UPDATE run_contents SET format = 999 WHERE run_id = ?", (str(last.run),))
+    page = await write_question_page(tmp_path / "page", found, tmp_path / RUNS_FILE)
+    assert page is not None
+    text = page.read_text()
+    assert f"{MOST_QUESTIONS} of {MOST_QUESTIONS + 3} questions" in text
+    assert "The run was not stored." not in text
 
 
 async def test_private_questions_are_not_kept(tmp_path, command_line):

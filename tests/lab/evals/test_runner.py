@@ -16,13 +16,15 @@ from evaluated import PRICE, evaluate_task_set, questions, result, subject, task
 
 from batuta.clients import ScriptedClient
 from batuta.conductors import LLMConductor
-from batuta.core import Grade, Pool, Reply, Usage
+from batuta.core import Grade, Pool, Price, Reply, Usage, WorkerId
 from batuta.errors import BadRequestError, ConfigError, ProviderOverloadedError, StoreError
 from batuta.guardrails import Guardrails
 from batuta.guardrails.grounded import GroundedAction, GroundedPolicy
 from batuta.lab.evals import EvalOptions, ResultLog, TaskSet
 from batuta.lab.evals.grading import open_answer_grader
+from batuta.lab.evals.learned_methods import measured_history
 from batuta.lab.evals.markdown_report import render_markdown, table_rows
+from batuta.lab.evals.matched_budget import match_cost
 from batuta.lab.evals.report import build_report
 from batuta.lab.evals.result_log import RESULTS_FILE
 
@@ -196,6 +198,36 @@ class TestEqualCalls:
         assert limit.is_spent and len(found.results["ultra"]) == 2
         assert {"best-single", "self-consistency@3", "best-of-3"} == {*found.left_out}
         assert [budget.what for budget in found.budgets] == ["calls"]
+
+    async def test_what_grading_costs_is_in_no_budget_and_in_no_worker_s_price(self):
+        """A judge that costs more than a worker would hide what the worker costs."""
+        judge = Decimal("0.01")
+        conducted, alone = (
+            result(usd=usd + judge, judge_usd=judge) for usd in (Decimal("0.02"), Decimal("0.001"))
+        )
+        found = match_cost("ultra", [conducted], [alone])
+        assert (found.what, found.amount, found.k) == ("dollars", 0.02, 20)
+        history = measured_history(questions(1), (WorkerId("a"),), lambda *_: alone, lambda _: "f")
+        assert history.usd_qm.tolist() == [[0.001]]
+        unknown = replace(alone, judge_usd=None, usd=None)
+        assert match_cost("ultra", [conducted], [unknown]).what == "tokens"
+
+    async def test_more_samples_than_can_be_asked_are_left_out_and_the_rest_is_reported(
+        self, tmp_path
+    ):
+        dear = {"bad": Price(input=Decimal(9000), output=Decimal(9000))}
+        tested = subject(workers=("good", "bad"), prices=dear)
+        found = await measured(tmp_path, tested, task_set(2, 4), "good", equal=("cost", "calls"))
+        assert list(found.results) == [
+            "ultra", "good", "best-single", "self-consistency@3", "best-of-3"
+        ]  # fmt: skip
+        assert [budget.what for budget in found.budgets] == ["calls"]
+        for name, why in found.left_out.items():
+            assert int(name.split("@")[-1].split("-")[-1]) > 999
+            assert why == "ultra takes as much as more than 999 samples of the best worker"
+        assert len(found.left_out) == 2 and "Left out: best-of-" in render_markdown(
+            build_report(found)
+        )
 
     async def test_what_the_server_refuses_is_not_added(self, tmp_path):
         policy = GroundedPolicy(
@@ -414,6 +446,7 @@ from pathlib import Path
 from dataclasses import replace
 from evaluated import evaluate_task_set, subject, task_set
 from batuta.lab.evals import EvalOptions, ResultLog
+from batuta.lab.evals.matched_budget import match_cost
 from batuta.lab.evals.report import build_report
 from batuta.lab.evals.result_log import RESULTS_FILE
 

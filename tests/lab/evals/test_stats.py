@@ -161,6 +161,21 @@ def test_mcnemar_by_the_book():
     assert mcnemar_p_value(7, 7) == 1
 
 
+@few
+@given(st.integers(1, 20))
+def test_asking_few_questions_again_proves_no_more_than_their_exact_test(count):
+    """Otherwise two questions of two runs each would show a difference with p = 0.0002."""
+    once = {(f"q{n}", 0): 1.0 for n in range(count)}
+    again = once | {(question, 1): 1.0 for question, _ in once}
+    known = paired_difference(once, dict.fromkeys(once, 0.0))
+    found = paired_difference(again, dict.fromkeys(again, 0.0))
+    assert (known.test, found.test) == ("McNemar", "paired bootstrap")
+    assert found.p >= known.p * (1 - 1e-9)
+    families = {question: question for question, _ in once}
+    grouped = paired_difference(once, dict.fromkeys(once, 0.0), families)
+    assert grouped is None or grouped.p >= known.p * (1 - 1e-9)
+
+
 def test_right_and_wrong_questions_are_tested_by_mcnemar_and_others_by_the_bootstrap():
     right, wrong = (once(dict.fromkeys("abcdef", score)) for score in (1.0, 0.0))
     assert paired_difference(right, wrong).test == "McNemar"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -42,10 +43,12 @@ def run_inspect(wanted: EvalCommandOptions) -> EvalCommandOptions:
     """Run an inspect_ai task on every system; return options that evaluate the recorded results.
 
     Raises:
-        ConfigError: inspect_ai is missing, or the task or a system cannot be run.
+        ConfigError: an option does not apply, inspect_ai is missing, or the task or a system cannot
+            be run.
         SourceError: nothing was scored.
     """
-    _refuse_budget(wanted, "inspect_ai asks the questions")
+    given = {**_budget_options(wanted), **_other_options(wanted)}
+    _refuse_options(wanted, given, "inspect_ai asks and grades the questions")
     from batuta.lab.evals.inspect_tasks import InspectRun, run_inspect_task  # noqa: PLC0415 - numpy
     from batuta.lab.evals.setup import SubjectSetup  # noqa: PLC0415 - same
 
@@ -99,7 +102,7 @@ async def open_eval_subject(
     from batuta.lab.evals.setup import SubjectSetup  # noqa: PLC0415 - same
 
     if wanted.questions.tasks.startswith(RECORDED_PREFIX):
-        _refuse_budget(wanted, "nothing is paid for a record")
+        _refuse_options(wanted, _budget_options(wanted), "nothing is paid for a record")
         return _open_record(wanted), None
     pool, split = wanted.pool, wanted.questions.split
     if pool.leaves or pool.joins or pool.simulate or split is not RecordSplit.RANDOM:
@@ -168,12 +171,36 @@ async def _open_subject(
     return subject.with_call_limit(_open_budget(wanted, subject, stack))
 
 
-def _refuse_budget(wanted: EvalCommandOptions, reason: str) -> None:
-    """Raise `ConfigError` if --budget or --check is used; the message ends with the reason."""
-    limits, tasks = wanted.limits, wanted.questions.tasks
-    for name, used in (("--budget", limits.budget is not None), ("--check", limits.check)):
-        if used:
-            raise ConfigError(f"{name} cannot be used with --tasks {tasks}: {reason}")
+def _refuse_options(wanted: EvalCommandOptions, options: Mapping[str, bool], reason: str) -> None:
+    """Raise `ConfigError` if one of the options was given; the message ends with the reason."""
+    for name, is_given in options.items():
+        if is_given:
+            raise ConfigError(
+                f"{name} cannot be used with --tasks {wanted.questions.tasks}: {reason}"
+            )
+
+
+def _budget_options(wanted: EvalCommandOptions) -> dict[str, bool]:
+    """Return the options on what real calls cost, and whether each was given."""
+    return {"--budget": wanted.limits.budget is not None, "--check": wanted.limits.check}
+
+
+def _other_options(wanted: EvalCommandOptions) -> dict[str, bool]:
+    """Return the options that a task of inspect_ai cannot follow, and whether each was given."""
+    pool, questions = wanted.pool, wanted.questions
+    return {
+        "--calibrate": wanted.output.calibrate is not None,
+        "--equal-calls": wanted.systems.equal_calls,
+        "--equal-cost": wanted.systems.equal_cost,
+        "--executor": wanted.execution.executor != LOCAL,
+        "--from-file": bool(questions.from_file),
+        "--joins": pool.joins is not None,
+        "--judge": wanted.grading.judge is not None,
+        "--leaves": pool.leaves is not None,
+        "--pools": pool.pools is not None,
+        "--simulate": pool.simulate,
+        "--split": questions.split is not RecordSplit.RANDOM,
+    }
 
 
 def _open_budget(wanted: EvalCommandOptions, subject: Subject, stack: AsyncExitStack) -> CallLimit:

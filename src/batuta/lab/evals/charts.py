@@ -41,6 +41,11 @@ _LABEL_OFFSETS = (
 """Offsets of a label from its point, in typographic points; the first free place is used."""
 
 
+def escape_dollars(text: str) -> str:
+    """Return a text of the user's, of which matplotlib reads no part as a formula."""
+    return text.replace("$", r"\$")
+
+
 def rank_systems(found: Json) -> list[str]:
     """Return the systems that were scored, the best first."""
     known: Json = {n: s for n, s in found["systems"].items() if s["accuracy"] is not None}
@@ -278,7 +283,8 @@ def draw_depth(axes: Axes, name: str, runs: Sequence[TrialResult]) -> None:
     for number, (family, colour) in enumerate(zip(families, LINE_COLOURS, strict=False)):
         series = _mean_depth(run for run in runs if run.family == family)
         width = 1.4 + 1.3 * (len(families) - 1 - number)  # so that coinciding lines stay visible
-        axes.plot(*zip(*series, strict=True), color=colour, linewidth=width, label=family)
+        label = escape_dollars(family)
+        axes.plot(*zip(*series, strict=True), color=colour, linewidth=width, label=label)
     axes.set_title(name, fontsize=10)
     axes.set_xlabel("difficulty")
     axes.set_ylabel("sequential steps")
@@ -358,7 +364,7 @@ def draw_heatmap(
             if share >= 0.005:  # noqa: PLR2004 - less would be shown as 0
                 axes.text(at, row, f"{100 * share:.0f}", ha="center", va="center", fontsize=7.5,
                           color=PAPER if share > 0.75 else INK)  # fmt: skip  # noqa: PLR2004
-    axes.set_xticks(range(len(names)), names, fontsize=7.5)
+    axes.set_xticks(range(len(names)), [escape_dollars(name) for name in names], fontsize=7.5)
     axes.set_yticks(range(len(workers)), list(workers), fontsize=8)
     axes.set_xlim(-0.5, len(names) - 0.5)
     axes.set_ylim(len(workers) - 0.5, -0.5)

@@ -33,6 +33,7 @@ from batuta.lab.evals.subject import Subject
 from batuta.lab.evals.systems import ALL as ALL_SYSTEMS
 from batuta.lab.evals.systems import (
     BEST_SINGLE,
+    MOST_SAMPLES,
     ULTRA,
     System,
     calibration_system,
@@ -103,11 +104,13 @@ async def evaluate_parts(
     wanted = session.runnable(_find_systems(names, subject, equal))
     for group in _group_systems(wanted, subject):
         await session.measure(*group)
-    if not session.systems:
+    if not session.systems and not session.unasked:
         reasons = "; ".join(f"{name}: {why}" for name, why in session.left_out.items())
         raise ConfigError(f"nothing can be measured. {reasons}")
-    first = session.systems[0].name
-    budgets = [await session.equalise(first, what) for what in dict.fromkeys(equal)]
+    first = [one.name for one in session.systems[:1]]
+    budgets = [
+        await session.equalise(name, what) for name in first for what in dict.fromkeys(equal)
+    ]
     order = [one.name for one in wanted]
     measured = {one.name: one for one in session.systems}
     kept = dict.fromkeys(name for name in (*order, *measured) if name in measured)
@@ -244,13 +247,16 @@ class _EvalSession:
             if one.needs_calibration:
                 await self._calibrate()
             if self._is_spent:
-                self.left_out[one.name] = BUDGET_SPENT
+                self._leave_unasked(one)
                 continue
             try:
                 planned[one.name] = await self._plan_system(one)
             except (ConfigError, SourceError) as error:
-                self.left_out[one.name] = str(error)
                 self.fitted.pop(one.name, None)
+                if self._is_spent:  # the calls by which it learns were refused
+                    self._leave_unasked(one)
+                else:
+                    self.left_out[one.name] = str(error)
                 continue
             self.systems.append(one)
         bars = {name: self.bar(name, len(found)) for name, found in planned.items()}
@@ -258,6 +264,13 @@ class _EvalSession:
         results = await self._run_planned(interleaved, lambda name: bars[name]())
         for name in planned:
             self.results[name] = tuple(run for run in results if run.system == name)
+
+    def _leave_unasked(self, one: System) -> None:
+        """Leave the system out because the budget is spent, and count its missing runs."""
+        self.left_out[one.name] = BUDGET_SPENT
+        parts = self.calibrated_parts if one.needs_calibration else self.parts
+        planned = [trial for part in parts for trial in self._plan_keys(one, part)]
+        self.unasked += sum(not self.result_log.is_done(trial.key) for trial in planned)
 
     async def _plan_system(self, one: System) -> list[EvalTrial]:
         """Measure what the system learns from, fit it, and return its trials on every part."""
@@ -329,7 +342,9 @@ class _EvalSession:
         solver = learned_skills or one.fitter(part.history, seed=part.seeds[0])
         replays = part.subject.replay_pool
         questions = {task.id: task.question for task in part.tasks.tasks if not task.private}
-        learned = describe_fitted(one.name, solver, part.history, questions)
+        learned = describe_fitted(
+            one.name, solver, part.history, pool=part.subject.pool, questions=questions
+        )
         kept.append(learned)
         self._fitted_file.add(key, learned)
         if isinstance(solver, Cascade) and solver.checker is not None:
@@ -364,7 +379,7 @@ class _EvalSession:
     async def equalise(self, name: str, what: EqualResource) -> MatchedBudget | None:
         """Measure self-consistency and best-of-N with that system's budget, and return the budget.
 
-        None if the budget is unknown; then nothing is measured.
+        None if the budget is unknown, or takes more than `MOST_SAMPLES`; then nothing is measured.
         """
         budget = await self._matched_budget(name, what)
         if budget is None:
@@ -373,7 +388,13 @@ class _EvalSession:
         k = budget.k if replays is None else min(budget.k, replays.record.scores_qms.shape[2])
         subject = self.parts[0].subject
         methods = (f"self-consistency@{k}", f"best-of-{k}")
-        for method in methods if replays is None or replays.simulate else methods[:1]:
+        if replays is not None and not replays.simulate:
+            methods = methods[:1]
+        if k > MOST_SAMPLES:
+            why = f"{name} takes as much as more than {MOST_SAMPLES} samples of the best worker"
+            self.left_out |= dict.fromkeys(methods, why)
+            return None
+        for method in methods:
             await self.measure(find_system(method, subject))
         return replace(budget, k=k)
 

@@ -71,7 +71,7 @@ class Evaluation:
             task.private for task in known.tasks.calibration
         ):
             return None
-        return known.history
+        return known.history if known.history and known.history.runs_qm.any() else None
 
 
 def explain_best(pool: Pool) -> str:

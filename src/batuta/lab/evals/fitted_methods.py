@@ -19,7 +19,7 @@ import orjson
 from numpy.typing import NDArray
 
 from batuta.conductors.selector import Selector
-from batuta.core import TaskId, WorkerId
+from batuta.core import Pool, TaskId, WorkerId
 from batuta.core.formatting import format_usd
 from batuta.errors import report_unwritable
 from batuta.lab.baselines import Cascade, ConductorSolver, Solver
@@ -78,10 +78,13 @@ def choose_pair(history: History) -> WorkerPair | None:
 
 
 def describe_fitted(
-    name: str, solver: Solver, history: History, questions: Mapping[TaskId, str]
+    name: str, solver: Solver, history: History, *, pool: Pool, questions: Mapping[TaskId, str]
 ) -> FittedMethod:
-    """Describe a method that was fitted on that history; it rates these questions."""
-    pair = choose_pair(history)
+    """Describe a method that was fitted on that history; it rates these questions.
+
+    The two workers are chosen from the pool, which workers of the history may have left.
+    """
+    pair = choose_pair(history.select(workers=[who for who in history.workers if who in pool]))
     ratings = _rate_workers(solver, list(questions.values())) if pair and questions else None
     ahead: dict[str, float] = {}
     if pair is not None and ratings is not None:

@@ -27,7 +27,7 @@ from batuta.core import Message, Question, Role, Run, Sampling, Text, Tool, Tool
 from batuta.distribution import install_hint
 from batuta.errors import ConfigError
 from batuta.lab.baselines import ConductorSolver, SingleWorker
-from batuta.lab.evals.outage import outage_reason
+from batuta.lab.evals.outage import find_outage
 from batuta.lab.evals.served_solver import ServedSolver
 from batuta.lab.evals.setup import subject_of
 from batuta.lab.evals.subject import Subject
@@ -52,6 +52,9 @@ except ImportError:
 
 SEED_BITS = 31
 """The number of bits of the random seed of a run for which inspect_ai sets no seed."""
+
+_ATTACHMENTS = frozenset({"image", "audio", "video", "document"})
+"""The kinds of parts of inspect_ai's messages that are not passed on."""
 
 
 @modelapi(name="batuta")
@@ -99,8 +102,8 @@ class BatutaModelAPI(ModelAPI):
         """Return the system's answer to the conversation.
 
         Raises:
-            ConfigError: there is no such pool or system, the system must be fitted, or tools are
-                offered to a system that chooses among answers.
+            ConfigError: there is no such pool or system, the system must be fitted, tools are
+                offered to a system that chooses among answers, or a message is more than a text.
             RuntimeError: an outage determined the run, so there is no answer to grade.
         """
         subject, one = await self._open()
@@ -118,7 +121,8 @@ class BatutaModelAPI(ModelAPI):
         )
         seed = secrets.randbits(SEED_BITS) if config.seed is None else config.seed
         run = await one.solver.answer(question, subject.solver_context(), seed)
-        if (lost := outage_reason(run)) is not None:
+        lost = find_outage(run, is_served=isinstance(one.solver, ServedSolver))
+        if lost is not None:
             raise RuntimeError(lost)
         return _model_output(self.model_name, run)
 
@@ -143,6 +147,12 @@ class BatutaModelAPI(ModelAPI):
 
 
 def _core_message(message: ChatMessage) -> Message:
+    for part in () if isinstance(message.content, str) else message.content:
+        if part.type in _ATTACHMENTS:
+            raise ConfigError(
+                f"the {message.role}'s message has a part of the kind {part.type!r}, and systems "
+                "get only the texts of inspect_ai's messages: use a task without it"
+            )
     if isinstance(message, ChatMessageTool):
         result_text = f"error: {message.error.message}" if message.error else message.text
         result = ToolResult(call_id=message.tool_call_id or "", content=result_text)

@@ -78,14 +78,14 @@ def _run_system(wanted: InspectRun, name: str, folder: Path) -> Path:
         ConfigError: inspect_ai cannot run the task on the system.
     """
     import inspect_ai  # noqa: PLC0415 - an extra
-    from inspect_ai.log import list_eval_logs, read_eval_log  # noqa: PLC0415 - same
+    from inspect_ai.log import list_eval_logs  # noqa: PLC0415 - same
 
     task = _relative_task(wanted.task)
     asked = repr((wanted.task, name, wanted.pool, wanted.conductor, wanted.limit, wanted.epochs))
     asked += wanted.replaced
     log_folder = folder / "inspect" / blake2b(asked.encode(), digest_size=8).hexdigest()
     for info in list_eval_logs(str(log_folder)) if log_folder.is_dir() else ():
-        if _is_whole(read_eval_log(info, header_only=True)):
+        if _is_whole(info):
             return Path(info.name.removeprefix("file://"))
     arguments = {"pool": wanted.pool, "conductor": wanted.conductor}
     try:
@@ -100,8 +100,9 @@ def _run_system(wanted: InspectRun, name: str, folder: Path) -> Path:
             log_dir=str(log_folder),
             display="none",
         )
-    except (LookupError, NotImplementedError, ValueError) as error:
-        raise ConfigError(f"inspect_ai cannot run {wanted.task}: {error}") from None
+    except (Exception, SystemExit) as error:  # the task's file may raise anything
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ConfigError(f"inspect_ai cannot run {wanted.task}: {reason}") from error
     if len(found) != 1:
         raise ConfigError(
             f"{wanted.task} matches {len(found)} tasks of inspect_ai; name one: file.py@task"
@@ -132,7 +133,13 @@ def _relative_task(task: str) -> str:
     return os.path.relpath(file) + mark + name
 
 
-def _is_whole(log: Any) -> bool:
-    """Return whether every sample of the log was completed."""
+def _is_whole(info: Any) -> bool:
+    """Return whether every sample of the log was completed; a damaged log is not whole."""
+    from inspect_ai.log import read_eval_log  # noqa: PLC0415 - an extra
+
+    try:
+        log = read_eval_log(info, header_only=True)
+    except (OSError, LookupError, ValueError):
+        return False
     done = log.results and log.results.completed_samples == log.results.total_samples
     return log.status == DONE and bool(done)

@@ -140,7 +140,7 @@ def measured_history(
             if result is None or result.score is None:
                 continue
             credit_qm[q, m] = result.score
-            usd_qm[q, m] = np.nan if result.usd is None else float(result.usd)
+            usd_qm[q, m] = np.nan if result.answer_usd is None else float(result.answer_usd)
             answers[q][m] = result.answer
     texts = sorted({answer for row in answers for answer in row if answer is not None})
     codes: dict[str | None, int] = {text: code for code, text in enumerate(texts)}

@@ -299,7 +299,9 @@ def _reading_notes(report: Json) -> list[str]:
         notes.append(f"Each question had {report['sub_pool']} random workers in random order.")
     if not report["recorded"]:
         others = report["concurrency"] - 1
-        notes.append(f"Seconds were measured with up to {others} other runs in parallel.")
+        unknown = any(one["n"] and one["seconds"] is None for one in report["systems"].values())
+        replayed = "; unknown (–) if replies of finished calls were used again" if unknown else ""
+        notes.append(f"Seconds were measured with up to {others} other runs in parallel{replayed}.")
     rounding = "rounded up, or all that the record has" if report["recorded"] else "rounded up"
     notes += (
         f"Equal {budget['what']}: {budget['of']} takes {budget['amount']:.4g} per question, "

@@ -42,7 +42,7 @@ def match_calls(name: str, runs: Sequence[TrialResult]) -> MatchedBudget | None:
 def match_cost(
     name: str, runs: Sequence[TrialResult], single: Sequence[TrialResult]
 ) -> MatchedBudget | None:
-    """Return the budget of the system's mean cost, in dollars or else in tokens.
+    """Return the budget of the system's mean cost, in dollars or else in tokens, without grading.
 
     None if a cost is unknown or zero. `single` has the runs of the worker to sample, which was
     asked once per question.
@@ -57,7 +57,7 @@ def match_cost(
 
 
 _UNITS: Mapping[Literal["dollars", "tokens"], Callable[[TrialResult], float | None]] = {
-    "dollars": lambda run: None if run.usd is None else float(run.usd),
+    "dollars": lambda run: None if run.answer_usd is None else float(run.answer_usd),
     "tokens": lambda run: run.tokens,
 }
 """Units of cost; the first unit in which both costs are known is used."""

@@ -45,6 +45,14 @@ def find_step_outage(step: StepRun) -> Failure | None:
     return next((each for each in failures if each.code not in SYSTEM_FAULT_CODES), None)
 
 
+def find_outage(run: Run, *, is_served: bool) -> str | None:
+    """Return the message of an outage because of which the run does not measure its system.
+
+    None if there was none. `is_served` says whether the system is one that a server answers with.
+    """
+    return outage_reason(run) or (None if is_served else lost_reply(run))
+
+
 def lost_reply(run: Run) -> str | None:
     """Return the message of an outage that lost a worker's reply, even if another worker answered.
 

@@ -156,7 +156,8 @@ def _titled_figure(found: Json, headline: str, size: tuple[float, float]) -> tup
     figure, (axes,) = make_panels(1, 1, size)
     kind = "simulated workers" if found["simulated"] else "recorded answers"
     no_models = found["simulated"] or found["recorded"]
-    about = f"{report_title(found)}, {kind}" if no_models else report_title(found)
+    title = charts.escape_dollars(report_title(found))
+    about = f"{title}, {kind}" if no_models else title
     axes.set_title(headline, fontsize=12, loc="left", pad=22)
     axes.annotate(
         about, (0, 1), (0, 7), xycoords="axes fraction", textcoords="offset points", fontsize=8.5,

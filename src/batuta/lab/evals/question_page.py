@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from markupsafe import Markup
@@ -117,11 +117,13 @@ async def write_question_page(folder: Path, evaluation: Evaluation, runs: Path) 
     shown = [task for part in evaluation.parts for task in part.tasks.tasks if not task.private]
     if not shown or not runs.is_file():
         return None
-    async with Store.open(runs) as store:
-        rows = [await _read_row(store, evaluation, n, task) for n, task in enumerate(shown, 1)]
+    rows = _list_rows(evaluation, shown)
     order = {"differ": 0, "wrong": 1, "right": 2}
     first = sorted(rows, key=lambda row: order[row.kind])[:MOST_QUESTIONS]
-    shown_rows = sorted(first, key=lambda row: row.number)
+    async with Store.open(runs) as store:
+        shown_rows = [
+            await _read_runs(store, row) for row in sorted(first, key=lambda row: row.number)
+        ]
     systems = list(evaluation.results)
     text = render_template(
         "questions.html.jinja", rows=shown_rows, count=len(rows), systems=systems
@@ -130,18 +132,35 @@ async def write_question_page(folder: Path, evaluation: Evaluation, runs: Path) 
     return folder / PAGE
 
 
-async def _read_row(store: Store, evaluation: Evaluation, number: int, task: Task) -> _Row:
+def _list_rows(evaluation: Evaluation, tasks: Sequence[Task]) -> list[_Row]:
+    """Return every question with its results of the first seed; the runs are not read."""
     seed = min(evaluation.options.seeds)
-    cells: list[_Cell] = []
-    for system, results in evaluation.results.items():
-        result = _find_result(results, task.id, seed)
-        run = await store.get(result.run) if result is not None and result.run else None
-        cells.append(_Cell(system=system, result=result, run=run))
-    return _Row(number=number, task=task, cells=tuple(cells))
+    found = {
+        system: {one.task: one for one in results if one.seed == seed}
+        for system, results in evaluation.results.items()
+    }
+    return [
+        _Row(
+            number=number,
+            task=task,
+            cells=tuple(
+                _Cell(system=system, result=by_task.get(task.id), run=None)
+                for system, by_task in found.items()
+            ),
+        )
+        for number, task in enumerate(tasks, 1)
+    ]
 
 
-def _find_result(results: Iterable[TrialResult], task: str, seed: int) -> TrialResult | None:
-    return next((one for one in results if (one.task, one.seed) == (task, seed)), None)
+async def _read_runs(store: Store, row: _Row) -> _Row:
+    """Return the row with the stored run of each result."""
+    cells = [
+        replace(cell, run=await store.get(cell.result.run))
+        if cell.result is not None and cell.result.run
+        else cell
+        for cell in row.cells
+    ]
+    return replace(row, cells=tuple(cells))
 
 
 def _shorten_text(text: str) -> str:

@@ -68,7 +68,7 @@ class TrialResult:
     """The number of steps that have no reply or that another worker took over."""
     seconds: float | None
     """Seconds from question to answer, along the longest chain of steps; None if replayed from a
-    record."""
+    record, or if a reply came from the journal of finished calls."""
     simulated: int = 0
     """The number of steps whose reply is not in the record, so that another answer was used."""
     judge_usd: Decimal | None = Decimal(0)
@@ -77,6 +77,13 @@ class TrialResult:
     """The number of steps with an outage; None if an earlier version did not count them."""
     run: str | None = None
     """The id of the run in the archive; None if it is not stored."""
+
+    @property
+    def answer_usd(self) -> Decimal | None:
+        """Dollars of the answer alone, without the judge's; None if unknown."""
+        if self.usd is None or self.judge_usd is None:
+            return None
+        return self.usd - self.judge_usd
 
 
 class ResultLog:

@@ -6,12 +6,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Itera
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
 from random import Random
 from traceback import extract_tb
 from typing import cast
 
+from batuta.clients.cache import count_replays
 from batuta.core import (
     Cost,
     Failure,
@@ -31,10 +32,9 @@ from batuta.errors import BatutaError, ConfigError
 from batuta.lab.baselines import SolverContext
 from batuta.lab.evals.grading import AnswerGrader
 from batuta.lab.evals.outage import (
+    find_outage,
     find_step_outage,
     is_judge_outage,
-    lost_reply,
-    outage_reason,
     unrecorded_reason,
 )
 from batuta.lab.evals.result_log import ResultLog, StepSummary, TrialResult, UnscoredReason
@@ -251,16 +251,17 @@ def _short_target(task: Task) -> str:
 async def _measure_run(trial: EvalTrial, grade: AnswerGrader) -> tuple[Run, TrialResult]:
     question = Question.of(trial.task.question)
     solver_context = replace(trial.subject.solver_context(), pool=trial.pool)
-    run = await _answer_question(trial, question, solver_context)
-    served = isinstance(trial.system.solver, ServedSolver)
-    lost = outage_reason(run) or (None if served else lost_reply(run))
+    with count_replays() as replays:
+        run = await _answer_question(trial, question, solver_context)
+    make_result = partial(_make_result, trial, run, is_timed=not replays.replies)
+    lost = find_outage(run, is_served=isinstance(trial.system.solver, ServedSolver))
     if lost is not None:
-        return run, _make_result(trial, run, Grade(None, None, lost), "outage")
+        return run, make_result(Grade(None, None, lost), "outage")
     best, paid = await _grade_run(trial, run, grade)
     unscored = None
     if best.score is None:
         unscored = "outage" if is_judge_outage(best) else "undecided"
-    return run, _make_result(trial, run, grade=best, unscored=unscored, judging=paid)
+    return run, make_result(best, unscored, judging=paid)
 
 
 async def _answer_question(trial: EvalTrial, question: Question, context: SolverContext) -> Run:
@@ -329,6 +330,7 @@ def _make_result(
     grade: Grade,
     unscored: UnscoredReason | None,
     *,
+    is_timed: bool,
     judging: Cost = ZERO_COST,
 ) -> TrialResult:
     task, usage, cost = trial.task, run.usage, run.cost + judging
@@ -356,7 +358,7 @@ def _make_result(
             _summarize_step(flow.steps[step.index], step) for flow, ran in rounds for step in ran
         ),
         failed=sum(_is_failed(step) for step in run.steps),
-        seconds=None if recorded else run.seconds,
+        seconds=run.seconds if is_timed and not recorded else None,
         simulated=sum(_is_simulated(step) for step in run.steps),
         judge_usd=_known_usd(judging),
         outages=sum(find_step_outage(step) is not None for step in run.steps),

@@ -36,7 +36,8 @@ class Difference:
     p: float
     """The two-sided p-value."""
     test: str
-    """`McNemar`, or `paired bootstrap`: twice the share of resamples on the other side of 0."""
+    """`McNemar`, or `paired bootstrap`: twice the share of resamples on the other side of 0, but at
+    least the p-value of a sign test in which all questions or groups agree."""
     p_corrected: float
     """The p-value corrected for the number of compared systems, by Holm's method."""
 
@@ -114,7 +115,10 @@ def paired_difference(
         test, p = "McNemar", mcnemar_p_value(int(np.sum(deltas > 0)), int(np.sum(deltas < 0)))
     else:
         beyond = min(int(np.sum(means <= 0)), int(np.sum(means >= 0)))
-        test, p = "paired bootstrap", min(1.0, 2 * (beyond + 1) / (RESAMPLES + 1))
+        share = 2 * (beyond + 1) / (RESAMPLES + 1)
+        # A few groups on the same side of 0 are never on the other side in a resample. The sign
+        # test of n such groups has p = 2^(1-n), which is no small p if they are few.
+        test, p = "paired bootstrap", min(1.0, max(share, 2.0 ** (1 - len(sums))))
     return Difference(
         questions=len(set(questions)),
         mean=float(deltas.mean()),

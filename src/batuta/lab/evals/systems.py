@@ -13,9 +13,10 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
@@ -78,21 +79,27 @@ def open_own_system(name: str) -> tuple[Solver, str]:
     path = Path(found["file"])
     if not path.is_file():
         raise ConfigError(f"there is no file {path} for the system {name}")
-    member = getattr(_run_file(path), found["member"], None)
+    digest = blake2b(path.read_bytes(), digest_size=8).hexdigest()
+    member = getattr(_run_file(path.resolve(), digest), found["member"], None)
     if member is None:
         raise ConfigError(f"{path} has no {found['member']}")
-    return _as_solver(name, member), blake2b(path.read_bytes(), digest_size=8).hexdigest()
+    return _as_solver(name, member), digest
 
 
-def _run_file(path: Path) -> object:
+@lru_cache(maxsize=8)
+def _run_file(path: Path, digest: str) -> object:  # noqa: ARG001 - a changed file is executed again
+    """Execute the file, once for all of its systems, and return it as a module."""
     spec = importlib.util.spec_from_file_location(f"own_system_{path.stem}", path)
     assert spec is not None and spec.loader is not None  # noqa: S101, PT018 - it ends in .py
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look up the module of the class
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # a user's file may raise anything
+    except (Exception, SystemExit) as error:  # a user's file may raise anything
         reason = " ".join(str(error).split())
         raise ConfigError(f"{path} cannot be run: {type(error).__name__}: {reason}") from error
+    finally:
+        sys.modules.pop(spec.name, None)
     return module
 
 
@@ -333,6 +340,8 @@ _SAMPLED_SYSTEMS: Mapping[str, Callable[[str, int], System]] = {
 }
 _CASCADE_PRICE_PATTERN = re.compile(r"cascade@(0?\.\d{1,6})")
 _COUNT_PATTERN = re.compile(r"(.*?[@-])([1-9]\d{0,2})")
+MOST_SAMPLES = 999
+"""The greatest number that a system's name can end with."""
 
 
 def _own_system(name: str) -> System:
@@ -407,6 +416,8 @@ def _runnable_names(subject: Subject) -> tuple[str, ...]:
 
 def why_not_runnable(system: System, subject: Subject) -> str | None:
     """Return why the system cannot be measured here, or on the subject's record; None if it can."""
+    if system.worker is not None:
+        return None
     if (missing := why_not_installed(system.name)) is not None or subject.replay_pool is None:
         return missing
     record = subject.replay_pool.record
@@ -426,18 +437,26 @@ def why_not_runnable(system: System, subject: Subject) -> str | None:
 
 
 def _compares_answers(system: System) -> bool:
-    return system.name in {"vote", *_ANSWER_CHOOSERS} or system.name.startswith(
-        ("cascade", "self-consistency@")
+    return system.worker is None and (
+        system.name in {"vote", *_ANSWER_CHOOSERS}
+        or system.name.startswith(("cascade", "self-consistency@"))
     )
 
 
 def calibration_system(worker: WorkerId) -> System:
     """Return the system that measures a single worker on the calibration questions."""
-    return System(name=f"{CALIBRATION}{worker}", solver=SingleWorker(worker), worker=worker)
+    return _worker_system(f"{CALIBRATION}{worker}", worker)
+
+
+def _worker_system(name: str, worker: WorkerId) -> System:
+    return System(name=name, solver=SingleWorker(worker), worker=worker)
 
 
 def find_system(name: str, subject: Subject) -> System:
     """Find the system of that name: a worker's id, a preset, a method, or `FILE.py:MEMBER`.
+
+    A record may have the answers of a method, as of a task of inspect_ai. The method's name then
+    stands for these answers.
 
     Raises:
         ConfigError: there is no such system, it cannot be opened, or the server would refuse it.
@@ -465,6 +484,8 @@ def is_method(name: str) -> bool:
 
 def _find_named(name: str, subject: Subject) -> System:
     counted = _COUNT_PATTERN.fullmatch(name)
+    if subject.replay_pool is not None and name in subject.pool:
+        return _worker_system(name, subject.pool[name].id)
     if served := _served_system(name, subject):
         return served
     if name in LEARNED_METHODS:
@@ -486,8 +507,7 @@ def _find_named(name: str, subject: Subject) -> System:
     if counted and counted[1] in _SAMPLED_SYSTEMS:
         return _SAMPLED_SYSTEMS[counted[1]](name, int(counted[2]))
     if name in subject.pool:
-        worker = subject.pool[name].id
-        return System(name=name, solver=SingleWorker(worker), worker=worker)
+        return _worker_system(name, subject.pool[name].id)
     return _other_system(name, subject)
 
 

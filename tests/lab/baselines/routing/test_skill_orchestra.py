@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from batuta.clients import ScriptedClient
 from batuta.core import Outcome, Pool, Price, Question, Worker
+from batuta.core.worker import SEARCH
 from batuta.errors import ConfigError, ProviderUnreachableError
 from batuta.lab.baselines import SolverContext
 from batuta.lab.baselines.routing.skill_learning import (
@@ -210,11 +211,20 @@ class TestRun:
         run = await solver.answer(Question.of("Which city?"), context, 0)
         assert run.outcome is Outcome.FALLBACK and run.answer.startswith("I am ")
 
-    async def test_a_pool_without_the_orchestrator_is_refused(self):
-        _, context, solver = self.solver(lambda who, _: who)
-        smaller = replace(context, pool=Pool(context.pool.workers[:2]))
-        with pytest.raises(ConfigError, match="needs eve, which is not in the pool"):
-            await solver.answer(Question.of("Which city?"), smaller, 0)
+    @pytest.mark.parametrize("are_models", [True, False])
+    async def test_in_a_pool_without_the_orchestrator_its_best_model_names_the_skills(
+        self, are_models
+    ):
+        """As in an evaluation that gives each question some workers at random."""
+        clients, context, solver = self.solver(lambda who, _: f"I am {who}.")
+        workers = context.pool.workers[:2]
+        if not are_models:
+            workers = tuple(replace(one, tags=(SEARCH,)) for one in workers)
+        run = await solver.answer(
+            Question.of("Which city?"), replace(context, pool=Pool(workers)), 0
+        )
+        assert run.outcome is Outcome.ANSWERED and run.answer.startswith("I am ")
+        assert not clients[EVE].requests and run.usage.calls == 1 + are_models
 
 
 def test_a_record_has_no_model_to_ask(tmp_path):

@@ -52,7 +52,7 @@ from batuta.core import (
 )
 from batuta.core.conductor import NULL_LISTENER
 from batuta.engine.solver import SolverContext, run_conductor
-from batuta.errors import ClientError, ConfigError, LimitReachedError
+from batuta.errors import ClientError, LimitReachedError
 from batuta.lab.baselines.routing.arrays import Floats
 from batuta.usage import ZERO_COST, ZERO_USAGE
 
@@ -227,21 +227,18 @@ class SkillOrchestra:
 
     handbook: Handbook
     orchestrator: WorkerId
-    """The worker that names the needed skills; its calls count as a conductor's."""
+    """The worker that names the needed skills; its calls count as a conductor's. If a question's
+    pool lacks it, the best model of that pool does; without a model there is no call."""
     price: float = 0.0
     """Subtracted from a worker's score for each dollar of a call; with 0, cost only breaks ties."""
     name: str = NAME
     calls: int = 1
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """Return the run of the chosen worker, which includes the orchestrator's call.
-
-        Raises:
-            ConfigError: the orchestrator is not in the context's pool.
-        """
-        if self.orchestrator not in context.pool:
-            raise ConfigError(f"{self.name} needs {self.orchestrator}, which is not in the pool")
-        conductor = _SkillConductor(self, context.clients[self.orchestrator])
+        """Return the run of the chosen worker, which includes the orchestrator's call."""
+        models = (worker.id for worker in context.pool.ranked() if worker.is_model)
+        asked = (one for one in (self.orchestrator, *models) if one in context.pool)
+        conductor = _SkillConductor(self, next(asked, None), context.clients)
         return await run_conductor(
             question, conductor, context, seed, max_steps=self.calls, asks_anew=True
         )
@@ -252,7 +249,9 @@ class _SkillConductor:
     """The conductor of one run, which can call the orchestrating model."""
 
     method: SkillOrchestra
-    client: Client
+    orchestrator: WorkerId | None
+    """None if the pool has no model that can name skills."""
+    clients: Mapping[WorkerId, Client]
 
     @property
     def name(self) -> str:
@@ -269,7 +268,9 @@ class _SkillConductor:
         if not present:
             reason = f"{self.name} was fitted on none of the pool's workers"
             return MalformedPlan(draft=Draft(), reason=reason)
-        draft = await self._ask(text, context, listener)
+        draft = Draft()
+        if self.orchestrator is not None:
+            draft = await self._ask(self.orchestrator, context, listener)
         if isinstance(draft, MalformedPlan):
             return draft
         weights = read_demand(draft.text, handbook.skills, text)
@@ -277,11 +278,12 @@ class _SkillConductor:
         return Plan(Workflow((Step(subtask="", worker=chosen),)), draft)
 
     async def _ask(
-        self, text: str, context: PlanningContext, listener: CallListener
+        self, worker: WorkerId, context: PlanningContext, listener: CallListener
     ) -> Draft | MalformedPlan:
-        """Ask for the skills; return a malformed plan with the reason if that fails."""
+        """Ask the worker for the skills; return a malformed plan with the reason if that fails."""
+        prompt = demand_prompt(self.method.handbook.skills, context.question.text)
         request = Request(
-            messages=(user_message(demand_prompt(self.method.handbook.skills, text)),),
+            messages=(user_message(prompt),),
             sampling=Sampling(
                 temperature=0,
                 max_tokens=DEMAND_TOKENS,
@@ -289,8 +291,8 @@ class _SkillConductor:
             ),
         )
         try:
-            request = await listener.before_call(request, context.pool[self.method.orchestrator])
-            reply = await self.client.complete(request, listener)
+            request = await listener.before_call(request, context.pool[worker])
+            reply = await self.clients[worker].complete(request, listener)
         except LimitReachedError as error:
             return MalformedPlan(draft=Draft(request=request), reason=str(error), outage=True)
         except ClientError as error:
