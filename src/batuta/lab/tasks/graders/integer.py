@@ -9,13 +9,16 @@ from batuta.core import Grade
 from batuta.lab.tasks.graders import forms, units
 from batuta.lab.tasks.graders.latex import normalize_latex
 from batuta.lab.tasks.graders.limits import MAX_SHOWN
+from batuta.lab.tasks.graders.number_words import SCALES
 from batuta.lab.tasks.graders.numbers import parse_number
 from batuta.lab.tasks.graders.statements import ends_in_doubt
 from batuta.lab.tasks.plain_numbers import plain_digits, read_plain_number
 from batuta.language import answer_extraction
 
 _AMOUNT = re.compile(
-    r"(?<![\w.,/^√∛∜])([-−]?)(?:(?<!\s)\s++)?(?:\\?\$\s*)?(\d[\d,]*(?:\.\d+)?)(?![\d/^(\\‰⁰¹²³⁴-⁹])"
+    r"(?<![\w.,/^√∛∜])([-−]?)(?:(?<!\s)\s++)?(?:\\?\$\s*)?(\d[\d,]*(?:\.\d+)?)"
+    rf"(?:\s++({'|'.join(SCALES)})s?\b)?(?![\d/^(\\‰⁰¹²³⁴-⁹])",
+    re.IGNORECASE,
 )
 _REASON = re.compile(r"[.;:(]\s|\b(?:because|since|as|so)\b|,\s")
 _MARKS = " *_`"
@@ -87,8 +90,9 @@ def _integer_in_sentence(text: str) -> int | None:
     amounts = _AMOUNT.findall(clause.rpartition("=")[2])
     if len(amounts) != 1:
         return None
-    sign, digits = amounts[0]
-    value = parse_number(digits.rstrip(","))
+    sign, digits, scale = amounts[0]
+    number = parse_number(digits.rstrip(","))
+    value = None if number is None else number * SCALES.get(scale.casefold(), 1)
     if value is None or value.denominator != 1:
         return None
     return -int(value) if sign else int(value)

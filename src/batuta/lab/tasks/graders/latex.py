@@ -6,6 +6,7 @@ import re
 import unicodedata
 
 from batuta.lab.tasks.graders.letters import without_invisible
+from batuta.lab.tasks.graders.number_words import SCALES
 from batuta.lab.tasks.plain_numbers import ascii_digits
 from batuta.language.answer_extraction import closing_brace
 
@@ -36,6 +37,12 @@ _BASES = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"
 
 def _base_subscript(found: re.Match[str]) -> str:
     return f"_{_BASES.index(found[1]) + 2} "
+
+
+def _scale_factor(found: re.Match[str]) -> str:
+    r"""Return `\times10^{6}` for `million`, with the beginning of the text that it is in."""
+    zeros = len(str(SCALES[found[2].casefold()])) - 1
+    return f"\\times10^{{{zeros}}}{found[1] or ' '}"
 
 
 _SUPERSCRIPT_RUN = re.compile(f"[{_SUPERSCRIPTS}]+")
@@ -96,6 +103,8 @@ _RULES = tuple(
         (r"\\(?:boldsymbol|bm|mathbf|mathit|mathsf|bf|pmb)(?![a-zA-Z])", ""),
         (r"\\(?:text(?:bf|it|rm|normal|sf)|mbox|mathrm|rm)(?![a-zA-Z])", r"\\text"),
         (r"\\text\{\s*([ie])\s*\}", r"\1"),
+        (r"\\text\{\s*(-?\d[\d,.]*)(?=\s[a-zA-Z ]+\})", r"\1\\text{"),
+        (rf"(?<=[\d}}])\s?(\\text\{{)?\s?(?i:({'|'.join(SCALES)})s?)\b", _scale_factor),
         (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
         (r"\\text\{([^a-zA-Z{}]*)\}", r"\1"),
         (r"\\l(?:eq|eqslant|eqq)(?![a-zA-Z])|<=", r"\\le "),

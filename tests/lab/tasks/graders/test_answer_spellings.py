@@ -1,0 +1,44 @@
+"""Numbers and words as models spell them: scales, gaps between thousands, hedges, text commands."""
+
+import pytest
+
+from batuta.core import Task, TaskId
+
+pytestmark = pytest.mark.anyio
+
+
+async def score(graders, grader, answer, target):
+    task = Task(id=TaskId("t/1"), question="?", target=target, grader=grader)
+    return (await graders.grade(task, answer)).score
+
+
+SCALED = (
+    r"\boxed{{3 \text{{ {}}}}}",
+    r"\boxed{{\text{{3 {}s}}}}",
+    r"\boxed{{\$3 \text{{ {} people}}}}",
+    r"\boxed{{3 {}}}",
+    "The answer is 3 {}.",
+    "#### 3 {} euros",
+)
+SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("form", SCALED)
+@pytest.mark.parametrize("grader", ["math", "integer", "freeform"])
+async def test_a_scale_behind_a_number_multiplies_it(graders, grader, form, scale):
+    answer, zeros = form.format(scale), SCALES[scale]
+    assert await score(graders, grader, answer, f"3{'0' * zeros}") in {1, None}
+    assert await score(graders, grader, answer, "3") in {0, None}
+    assert await score(graders, grader, answer, f"3{'0' * (zeros - 1)}") in {0, None}
+    if grader != "freeform":
+        assert await score(graders, grader, answer, f"3{'0' * zeros}") == 1
+
+
+@pytest.mark.parametrize(
+    "words", ["or more", "or fewer", "at least", "and a half", "maybe", "hundred", "only if even"]
+)
+async def test_words_that_change_a_number_are_no_unit(graders, words):
+    for answer in (rf"\boxed{{3 \text{{ {words}}}}}", rf"\boxed{{\text{{3 {words}}}}}"):
+        assert await score(graders, "math", answer, "3") == 0
+        assert await score(graders, "math", answer.replace(words, "more cats"), "3") == 1
