@@ -42,3 +42,15 @@ async def test_words_that_change_a_number_are_no_unit(graders, words):
     for answer in (rf"\boxed{{3 \text{{ {words}}}}}", rf"\boxed{{\text{{3 {words}}}}}"):
         assert await score(graders, "math", answer, "3") == 0
         assert await score(graders, "math", answer.replace(words, "more cats"), "3") == 1
+
+
+@pytest.mark.parametrize("gap", ["\u00a0", "\u2009", "\u202f", r"\,", r"\;", r"\ ", "~", "{,}"])
+@pytest.mark.parametrize("grader", ["math", "integer", "freeform"])
+async def test_a_gap_between_thousands_that_no_line_breaks_is_part_of_the_number(
+    graders, grader, gap
+):
+    assert await score(graders, grader, rf"\boxed{{12{gap}000{gap}345}}", "12000345") == 1
+    assert await score(graders, grader, rf"\boxed{{12{gap}000}}", "12") != 1
+    if not gap.isascii():
+        assert await score(graders, "integer", f"It is 12{gap}000 kg.", "12000") == 1
+        assert await score(graders, grader, f"**Answer:** 12{gap}000", "12000") == 1

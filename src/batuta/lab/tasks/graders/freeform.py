@@ -29,7 +29,7 @@ from batuta.lab.tasks.graders.structured_data import (
     structured_answer,
 )
 from batuta.lab.tasks.graders.times import parse_measure, several_units
-from batuta.lab.tasks.plain_numbers import plain_digits
+from batuta.lab.tasks.plain_numbers import plain_digits, read_plain_number
 from batuta.language import answer_extraction
 from batuta.language.answer_extraction import without_decorations
 
@@ -261,6 +261,8 @@ def _parse_quantity(text: str) -> tuple[Fraction, str] | None:
     plain = _without_stops(_CURRENCIES[0].sub("", text) if "$" in text else text)
     if (words := parse_number_words(plain)) is not None:
         return words, ""
+    if (number := read_plain_number(plain)) is not None:
+        return number, ""
     found = leading_number(normalize_latex(plain))
     if found is None:
         return None

@@ -12,7 +12,7 @@ from batuta.lab.tasks.graders.limits import MAX_SHOWN
 from batuta.lab.tasks.graders.number_words import SCALES
 from batuta.lab.tasks.graders.numbers import parse_number
 from batuta.lab.tasks.graders.statements import ends_in_doubt
-from batuta.lab.tasks.plain_numbers import plain_digits, read_plain_number
+from batuta.lab.tasks.plain_numbers import join_thousands, plain_digits, read_plain_number
 from batuta.language import answer_extraction
 
 _AMOUNT = re.compile(
@@ -84,7 +84,8 @@ def _integer_in_sentence(text: str) -> int | None:
 
     Of a sentence that begins with a number, only the first clause counts.
     """
-    text = answer_extraction.without_emphasis(plain_digits(text)).replace("*", "")
+    text = plain_digits(join_thousands(text))
+    text = answer_extraction.without_emphasis(text).replace("*", "")
     text = _CALCULATOR.sub("", text)
     clause = _REASON.split(text)[0] if _AMOUNT.match(text) else text
     amounts = _AMOUNT.findall(clause.rpartition("=")[2])

@@ -7,7 +7,7 @@ import unicodedata
 
 from batuta.lab.tasks.graders.letters import without_invisible
 from batuta.lab.tasks.graders.number_words import SCALES
-from batuta.lab.tasks.plain_numbers import ascii_digits
+from batuta.lab.tasks.plain_numbers import ascii_digits, join_thousands
 from batuta.language.answer_extraction import closing_brace
 
 _SIGNS = {
@@ -94,7 +94,7 @@ _RULES = tuple(
         (r"(?:US\s*)?\\\$|\bUSD\b", " "),
         (r"(?<=\d)\s*[x×]\s*(?=10\s*\^)", r"\\times "),
         (r"√\s*(\d+|[a-zA-Z]|\([^()]*\))", r"\\sqrt{\1}"),
-        (r"(?<=\d)\s*(?:\\,|\{,\}|,\s*\\!)\s*(?=\d{3}(?!\d))", ","),
+        (r"(?<=\d)\s*(?:\\[,;: ]|~|\{,\}|,\s*\\!)\s*(?=\d{3}(?!\d))", ","),
         (r"\\!", ""),
         (r"(?<!\\)\\[,;:> ]|~|\\q?quad(?![a-zA-Z])", " "),
         (r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits)(?![a-zA-Z])\.?", ""),
@@ -141,7 +141,8 @@ _SPACES = re.compile(r"(?<=(\S))\s+(?=(\S))")
 def normalize_latex(text: str) -> str:
     """Return `text` in one notation, without insignificant spaces."""
     text = _SUPERSCRIPT_RUN.sub(lambda found: f"^{{{_nfkc_text(found[0])}}}", text)
-    text = " ".join(ascii_digits(without_invisible(text)).translate(_TRANSLATION).split())
+    text = join_thousands(ascii_digits(without_invisible(text)))
+    text = " ".join(text.translate(_TRANSLATION).split())
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)
     text = _OVER.sub(_rewrite_infix, _rewrite_roots(text))
