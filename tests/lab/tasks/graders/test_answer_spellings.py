@@ -54,3 +54,20 @@ async def test_a_gap_between_thousands_that_no_line_breaks_is_part_of_the_number
     if not gap.isascii():
         assert await score(graders, "integer", f"It is 12{gap}000 kg.", "12000") == 1
         assert await score(graders, grader, f"**Answer:** 12{gap}000", "12000") == 1
+
+
+@pytest.mark.parametrize("command", ["text", "textbf", "mathrm", "texttt"])
+async def test_words_in_a_text_command_are_exactly_the_words(graders, command):
+    for target in ("valid", "New York", "'a'", "2, 3", "12.5"):
+        answer = rf"\boxed{{\{command}{{{target}}}}}"
+        assert await score(graders, "exact", answer, target) == 1
+        assert await score(graders, "exact", answer.replace(target, f"in{target}"), target) == 0
+
+
+@pytest.mark.parametrize(
+    "spelling", [r"\frac{5}{2}", r"\dfrac52", "5/2", r"2\frac{1}{2}", r"\$2.50", r"2.5\,", "2.5"]
+)
+async def test_a_number_is_the_exact_number_in_any_notation(graders, spelling):
+    assert await score(graders, "exact", rf"\boxed{{{spelling}}}", "2.5") == 1
+    assert await score(graders, "exact", rf"\boxed{{{spelling}}}", "2.6") == 0
+    assert await score(graders, "exact", rf"\boxed{{-{spelling}}}", "2.5") == 0
