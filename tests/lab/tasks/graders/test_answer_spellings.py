@@ -71,3 +71,31 @@ async def test_a_number_is_the_exact_number_in_any_notation(graders, spelling):
     assert await score(graders, "exact", rf"\boxed{{{spelling}}}", "2.5") == 1
     assert await score(graders, "exact", rf"\boxed{{{spelling}}}", "2.6") == 0
     assert await score(graders, "exact", rf"\boxed{{-{spelling}}}", "2.5") == 0
+
+
+@pytest.mark.parametrize("fence", ["```json\n{}\n```", "Here it is:\n```\n{}\n```\nDone.", "{}"])
+async def test_an_object_in_a_code_block_is_the_object(graders, fence):
+    target = '{"name": "Ada", "born": 1815}'
+    for text in (target, "{'born': 1815,\n 'name': 'Ada'}"):
+        assert await score(graders, "freeform", fence.format(text), target) == 1
+    assert await score(graders, "freeform", fence.format('{"name": "Ada"}'), target) == 0
+
+
+@pytest.mark.parametrize(
+    ("form", "scores"),
+    [
+        ("The answer is 18 (9 eggs at $2 each).", {1}),
+        ("The answer is: 18 (that is 9*2)", {1}),
+        ("The answer is 18, as 9*2 = 18.", {1}),
+        ("The answer is 18. Wait, that is wrong: it is 20.", {0}),
+        ("Answer: 18; hmm, it should be 20", {0}),
+        ("Answer: 18, or 20.", {0}),
+        ("Answer: 18 (or 20)", {0}),
+        ("The temperature is minus 18 degrees.", {0}),
+        ("It is negative 18.", {0}),
+    ],
+)
+async def test_a_remark_behind_an_integer_counts_if_it_changes_the_number(graders, form, scores):
+    assert await score(graders, "integer", form, "18") in scores
+    assert (await score(graders, "integer", form, "-18") == 1) is ("minus" in form or "neg" in form)
+    assert await score(graders, "integer", form, "20") == 0
