@@ -99,3 +99,21 @@ async def test_a_remark_behind_an_integer_counts_if_it_changes_the_number(grader
     assert await score(graders, "integer", form, "18") in scores
     assert (await score(graders, "integer", form, "-18") == 1) is ("minus" in form or "neg" in form)
     assert await score(graders, "integer", form, "20") == 0
+
+
+@pytest.mark.parametrize(
+    "joint", [", and ", ", or ", "; ", " and ", "$, and $", r", \text{ and } "]
+)
+async def test_boxes_in_a_list_are_one_answer(graders, joint):
+    answer = rf"The roots are $\boxed{{1}}, \boxed{{2}}{joint}\boxed{{3}}$."
+    assert await score(graders, "math", answer, "1, 2, 3") == 1
+    assert await score(graders, "math", answer, "3") == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "latex"),
+    [("x₁", "x_1"), ("a₁₀", "a_{10}"), ("1011₂", "1011_2"), ("5²⁰", "5^{20}"), ("3⁄4", r"\frac34")],
+)
+async def test_lowered_and_raised_digits_and_fraction_slashes_are_read(graders, typed, latex):
+    assert await score(graders, "math", rf"\boxed{{{typed}}}", latex) == 1
+    assert await score(graders, "math", rf"\boxed{{{typed}}}", latex.replace("0", "2") + "3") == 0

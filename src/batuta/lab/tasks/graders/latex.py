@@ -15,11 +15,11 @@ _SIGNS = {
     "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ",
     "±": r"\pm ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "°": r"^\circ ",
     "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "∶": ":",
-    "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "λ": r"\lambda ", "μ": r"\mu ",
+    "⁄": "/", "∕": "/", "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "λ": r"\lambda ", "μ": r"\mu ",
     "－": "-", "﹣": "-", "‐": "-", "‑": "-", "‒": "-", "，": ",", "．": ".", "＋": "+", "（": "(", "）": ")",
     "ℝ": r"\mathbb{R}", "θ": r"\theta ", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\x00": "",
 }  # fmt: skip
-_SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"
+_SUPERSCRIPTS, _SUBSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "₀₁₂₃₄₅₆₇₈₉"
 _FRACTIONS = "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
 
 
@@ -45,7 +45,7 @@ def _scale_factor(found: re.Match[str]) -> str:
     return f"\\times10^{{{zeros}}}{found[1] or ' '}"
 
 
-_SUPERSCRIPT_RUN = re.compile(f"[{_SUPERSCRIPTS}]+")
+_RAISED = re.compile(f"[{_SUPERSCRIPTS}]+|[{_SUBSCRIPTS}]+")
 
 _RULES = tuple(
     (re.compile(pattern), replacement)
@@ -138,9 +138,15 @@ _ROOT = re.compile(r"(?<![a-zA-Z])\\?sqrt\s*\(")
 _SPACES = re.compile(r"(?<=(\S))\s+(?=(\S))")
 
 
+def _braced_script(found: re.Match[str]) -> str:
+    """Return raised or lowered digits as TeX writes them: `x²` is `x^{2}`, and `x₁` is `x_{1}`."""
+    mark = "_" if found[0][0] in _SUBSCRIPTS else "^"
+    return f"{mark}{{{_nfkc_text(found[0])}}}"
+
+
 def normalize_latex(text: str) -> str:
     """Return `text` in one notation, without insignificant spaces."""
-    text = _SUPERSCRIPT_RUN.sub(lambda found: f"^{{{_nfkc_text(found[0])}}}", text)
+    text = _RAISED.sub(_braced_script, text)
     text = join_thousands(ascii_digits(without_invisible(text)))
     text = " ".join(text.translate(_TRANSLATION).split())
     for pattern, replacement in _RULES:
