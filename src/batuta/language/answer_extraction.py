@@ -81,7 +81,9 @@ _CONCLUSION = re.compile(
     re.IGNORECASE,
 )
 _HASHES = re.compile(r"^####\s*(\S.*)\s*\Z", re.MULTILINE)
-_JOINT = re.compile(r"[\s$.]*(?:,|;|and|or|\\text\{\s*(?:and|or)\s*\}|\\quad)?[\s$]*(?:[a-z]=)?")
+_JOINT = re.compile(
+    r"[\s$.]*[,;]?(?:[\s$]*(?:and|or|\\text\{\s*(?:and|or)\s*\}|\\quad))?[\s$]*(?:[a-z]=)?"
+)
 _BARE_NUMBER = re.compile(r"-?\d+(?:[.,]\d+)*")
 _QUOTE_MARK = re.compile(r"^\s*(?:>\s+)+")
 _LINE_MARK = re.compile(r"^\s*(?:#+|[*+-])\s+")
@@ -127,7 +129,7 @@ def has_box(text: str) -> bool:
 def boxed_answer(text: str) -> str | None:
     r"""Return the content of the last `\boxed{}`; None without a box or if the last is unclosed.
 
-    Adjacent boxes, joined by no more than a comma or a word, are one answer, so that a pair is not
+    Adjacent boxes, joined by no more than a comma and a word, are one answer, so that a pair is not
     reduced to its last element. An empty box, or one with a placeholder such as `...`, is skipped.
     """
     contents: list[str] = []

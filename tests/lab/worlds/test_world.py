@@ -5,6 +5,7 @@ import datetime as dt
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -26,6 +27,8 @@ from batuta.lab.worlds import (
 from batuta.lab.worlds.grammar import HELD_OUT_STYLES, question_families
 from batuta.lab.worlds.problem import (
     WORDINGS_PER_KIND,
+    Problem,
+    ProblemStep,
     format_value,
     misread_step,
     perturb_value,
@@ -36,6 +39,7 @@ from batuta.lab.worlds.problem import (
     step_kinds,
 )
 from batuta.lab.worlds.profiles import PROFILES
+from batuta.lab.worlds.world2.questions import read_world2_question
 from lab.worlds import measurement, workflow_search
 
 ALL = (*TRAINING_FAMILIES, HELD_OUT_FAMILY)
@@ -305,3 +309,21 @@ def test_search_finds_a_good_workflow():
         )
         < 0.6
     )
+
+
+@pytest.mark.parametrize("count", [20, 100])
+def test_a_number_that_outgrows_every_question_ends_the_working(count):
+    began = time.process_time()
+    squares = (ProblemStep("square"),) * count
+    assert solve_problem(Problem("arithmetic", 45, squares)) is None
+    of_items = (ProblemStep("squares"),) * count
+    assert solve_problem(Problem("lists", (1, 20), of_items)) is None
+    assert solve_problem(Problem("arithmetic", 45, squares[:8])) == 45**256
+    assert time.process_time() - began < 1
+
+
+def test_a_long_text_is_no_question_and_takes_no_time():
+    began = time.process_time()
+    assert read_problem("Compute the result: begin at " + "4; " * 30_000) is None
+    assert read_world2_question("Encrypt " + "x with a Caesar shift of " * 30_000) is None
+    assert time.process_time() - began < 1

@@ -28,6 +28,9 @@ _SIGNS = str.maketrans(
         "\ufeff": None,
     }
 )
+_FIXED_GAP = re.compile("(?<=\\d)[\u00a0\u2007\u2009\u202f](?=\\d{3}(?!\\d))")
+"""Matches a space that may not be broken between groups of digits; a plain one may be between two
+numbers."""
 _NUMBER = re.compile(
     r"(?P<sign>[+-]?)\s?(?P<whole>"
     r"[1-9]\d{0,2}(?P<gap>[, '_])\d{3}(?:(?P=gap)\d{3})*|[1-9]\d?(?:,\d{2})+,\d{3}"
@@ -39,6 +42,11 @@ _NUMBER = re.compile(
 def plain_digits(text: str) -> str:
     """Return the text with ASCII digits, signs, separators and spaces, without direction marks."""
     return text if text.isascii() else ascii_digits(text.translate(_SIGNS))
+
+
+def join_thousands(text: str) -> str:
+    """Return the text with a comma for each unbreakable space between groups of three digits."""
+    return text if text.isascii() else _FIXED_GAP.sub(",", text)
 
 
 def ascii_digits(text: str) -> str:

@@ -9,6 +9,8 @@ from typing import Protocol
 from batuta.core import Task
 from batuta.errors import ConfigError
 
+MAX_QUESTION = 2000
+"""Maximum number of characters of a question; the drawn ones have at most about 400."""
 HELD_OUT = "held-out"
 TEST_SEED = 7_000_000
 """Added to the seed of test questions, so that training does not draw the same."""

@@ -9,6 +9,7 @@ from enum import StrEnum
 from functools import cache, lru_cache
 from random import Random
 
+from batuta.lab.worlds.drawn_tasks import MAX_QUESTION
 from batuta.lab.worlds.knowledge_base import RELATIONS
 from batuta.lab.worlds.problem import (
     Problem,
@@ -115,6 +116,8 @@ def render_question(problem: Problem, style: int, wording: Sequence[int] = ()) -
 def read_problem(text: str) -> Problem | None:
     """Return the problem that a question states; None if the question is not of this world."""
     question = text.strip()
+    if len(question) > MAX_QUESTION:
+        return None
     for family in _FAMILIES.values():
         for style, pattern in _style_patterns(family.name):
             if found := pattern.fullmatch(question):

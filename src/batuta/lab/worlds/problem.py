@@ -115,15 +115,21 @@ def read_step(text: str) -> ProblemStep | None:
     return ProblemStep(found, tuple(int(number) for number in _DIGITS.findall(text)))
 
 
+_MAX_NUMBER = 10**4000
+"""Maximum absolute value of a number; a question may ask to square a number a hundred times."""
+
+
 def apply_step(op: ProblemStep, value: StepValue) -> StepValue | None:
-    """Return the step's result; None if the step cannot be applied to the value."""
+    """Return the step's result; None if it is too large, or the step does not fit the value."""
     kind = _KINDS[op.kind]
     if not isinstance(value, kind.takes):
         return None
     try:
-        return kind.apply(value, op.args[0] if op.args else 0)
+        result = kind.apply(value, op.args[0] if op.args else 0)
     except (ValueError, KeyError, IndexError, OverflowError):
         return None
+    numbers = result if isinstance(result, tuple) else (result,) if isinstance(result, int) else ()
+    return None if any(abs(number) > _MAX_NUMBER for number in numbers) else result
 
 
 def solve_problem(problem: Problem) -> StepValue | None:

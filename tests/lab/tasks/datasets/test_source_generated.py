@@ -40,7 +40,7 @@ def test_parameters_are_the_generators_own():
 
 
 def test_unknown_and_left_out_families_are_refused():
-    for family in ("nope", "composite", "arc_agi", "countdown"):
+    for family in ("nope", "composite", "arc_agi", "countdown", "game_of_life_halting"):
         assert family not in reasoning_gym.generator_names()
         with pytest.raises(SourceError, match="has no generator"):
             reasoning_gym.generate_tasks(family, 1)
@@ -59,13 +59,31 @@ def test_the_shared_random_numbers_are_left_alone():
     assert random.random() == expected
 
 
+def test_every_question_of_a_generator_becomes_a_task():
+    assert len(reasoning_gym.generate_tasks("gsm_symbolic", 60)) == 60
+
+
+@pytest.mark.parametrize("answer", ["1e30000000", " -1E999999999", ".5e+99999"])
+def test_a_number_that_nobody_could_write_out_is_wrong_at_once(answer):
+    (task,) = reasoning_gym.generate_tasks("coin_flip", 1)
+    assert reasoning_gym.score_answer(task, answer).score == 0
+    assert reasoning_gym.score_answer(task, "1e-999").score < 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", reasoning_gym.generator_names())
+def test_no_scorer_calls_every_answer_right(family):
+    for task in reasoning_gym.generate_tasks(family, 3, 1):
+        assert reasoning_gym.score_answer(task, "surely not this").score < 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", reasoning_gym.generator_names())
 def test_no_scorer_hangs_or_runs_what_an_answer_says(tmp_path, family):
     mark = tmp_path / "mark"
     touch = f"__import__('pathlib').Path({str(mark)!r}).touch()"
     (task,) = reasoning_gym.generate_tasks(family, 1, 1)
-    for answer in ("", "(((", "9**9**9**9", touch, f"[{touch}]", f"x = {touch}"):
+    for answer in ("", "(((", "9**9**9**9", "1e99999999", touch, f"[{touch}]", f"x = {touch}"):
         assert 0.0 <= reasoning_gym.score_answer(task, answer).score <= 1.0
     assert not mark.exists()
 

@@ -121,3 +121,19 @@ def test_a_small_table_does_not_unpack_to_many_rows(tmp_path, is_known):
     assert sum(1 for _ in islice(rows, 960)) == 960
     with pytest.raises(SourceError, match="unpacks to more than 1 GiB: too much"):
         next(rows)
+
+
+def test_a_row_with_more_cells_than_the_header_is_not_cut(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("question,answer\nWhat is 4+4?,8,\nWhat is 2, plus 3?,5\n")
+    with pytest.raises(SourceError, match=r"row 2 of .* has more cells .* quotation marks"):
+        list(read_rows(path))
+    path.write_text('question,answer\nWhat is 4+4?,8,\n"What is 2, plus 3?",5\n')
+    assert [row["answer"] for row in read_rows(path)] == ["8", "5"]
+
+
+def test_two_columns_of_one_name_are_not_mixed_up(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("question,answer,answer,,\nWhat is 4+4?,8,9,,\n")
+    with pytest.raises(SourceError, match="two columns 'answer'"):
+        list(read_rows(path))

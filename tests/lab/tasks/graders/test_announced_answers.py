@@ -321,3 +321,43 @@ def test_a_letter_that_is_doubted_denied_or_one_of_several_is_none(answer):
 def test_an_announced_answer_goes_before_what_is_said_of_other_options():
     answer = "答案：C。解析：A正确，B正确，D正确，C错误。"
     assert ChoiceGrader(["w", "x", "y", "z"]).chosen_letter(answer) == "C"
+
+
+CITIES = ("Paris", "London", "Rome", "Madrid")
+
+
+@pytest.mark.parametrize("form", ["{}. {}", "({}) {}", "- {}: {}", "**{}.** {}\n", "{} - {}", "{}"])
+@pytest.mark.parametrize("options", [CITIES, ()])
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_a_list_of_the_options_chooses_none(form, options, count):
+    lines = [form.format(*pair) for pair in zip("ABCD"[:count], CITIES, strict=False)]
+    grader = ChoiceGrader(options)
+    assert grader.chosen_letter("The options are\n" + "\n".join(lines)) is None
+    assert grader.chosen_letter("\n".join(lines)) is None
+    chosen = "AB"[count % 2]
+    again = "\n".join([*lines, lines["AB".index(chosen)]])
+    assert ChoiceGrader(CITIES).chosen_letter(again) == chosen
+
+
+@pytest.mark.parametrize("answer", ["\u274c D) Madrid", "\u274c D", "A is it.\n\n\u2717 Option D"])
+def test_a_crossed_out_option_is_not_chosen(answer):
+    assert ChoiceGrader(CITIES).chosen_letter(answer) is None
+
+
+@pytest.mark.parametrize("options", [CITIES, ()])
+@pytest.mark.parametrize("first", ["B", "**B**", "(B)", "B. London", "**B. London**"])
+def test_a_letter_above_its_explanation_is_chosen(first, options):
+    grader = ChoiceGrader(options)
+    for below in ("It is in England.", "**Why:** A lies in France.\n- So it is clear."):
+        assert grader.chosen_letter(f"{first}\n\n{below}") == "B"
+    for below in ("Hmm, A fits better.", "C. Rome", "No, C is better.", "seems likely, or C"):
+        assert grader.chosen_letter(f"{first}\n\n{below}") != "B"
+    assert grader.chosen_letter(f"{first}?\n\nI am not sure.") is None
+
+
+@pytest.mark.parametrize(
+    "answer", ["B is the answer.", "That rules out A, C and D, leaving only B."]
+)
+def test_a_letter_that_is_left_or_is_the_answer_is_chosen(answer):
+    assert ChoiceGrader(CITIES).chosen_letter(answer) == "B"
+    assert ChoiceGrader(CITIES).chosen_letter(f"Not so: {answer.replace('is', 'is not')}") is None

@@ -22,6 +22,12 @@ from batuta.lab.tasks.graders.answer_form import canonical_answer
         ("−5", "-5"),
         (".5", "0.50"),
         ("-.5", "-0.5"),
+        ("12\u202f000", "12,000"),
+        ("12\u00a0000\u00a0345", "12000345"),
+        (r"\boxed{12{,}000}", "12000"),
+        ("3×10⁸", "3×10^{8}"),
+        ("x²", "x**2"),
+        ("2⁻¹", "2^{-1}"),
     ],
 )
 def test_the_dress_of_an_answer_does_not_count(one, other):
@@ -38,6 +44,8 @@ def test_the_dress_of_an_answer_does_not_count(one, other):
         ("1.05", "1.5"),
         ("1,2,3", "123"),
         ("(1)(2)", "12"),
+        ("10⁶", "106"),
+        ("5²", "52"),
     ],
 )
 def test_other_answers_have_another_form(one, other):

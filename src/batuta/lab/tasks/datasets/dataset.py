@@ -130,8 +130,8 @@ def text_digest(*texts: str) -> str:
 
 
 def as_json(data: Any) -> str:
-    """Return `data` as JSON for `Task.data`."""
+    """Return `data` as JSON for `Task.data`; values that JSON lacks, as fractions, are strings."""
     try:
         return orjson.dumps(data).decode()
-    except orjson.JSONEncodeError:  # integers beyond 64 bits
-        return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    except orjson.JSONEncodeError:  # integers beyond 64 bits, fractions
+        return json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str)

@@ -13,6 +13,7 @@ import io
 import json
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,6 +101,8 @@ searched for this run after all its digits are mapped to zeros; a regular expres
 the time of reading a record."""
 _MAX_FIELD = 1 << 28
 """Maximum number of characters in a field of a CSV or TSV file."""
+
+_SURPLUS = "cells without a column"
 
 _PIECE_BYTES = 1 << 16
 _BATCH = 64
@@ -257,7 +260,17 @@ def _open_table(path: Path) -> Generator[IO[str]]:
 
 def _read_csv(path: Path) -> Iterator[Row]:
     with _open_table(path) as stream:
-        yield from csv.DictReader(stream)
+        rows = csv.DictReader(stream, restkey=_SURPLUS)
+        names = Counter(filter(None, rows.fieldnames or ()))
+        if twice := [name for name, count in names.items() if count > 1]:
+            raise SourceError(f"{path} has two columns {twice[0]!r}: rename or remove one")
+        for number, row in enumerate(rows, 1):
+            if any(row.pop(_SURPLUS, ())):
+                raise SourceError(
+                    f"row {number} of {path} has more cells than the header: put a text that has "
+                    "a comma between quotation marks"
+                )
+            yield row
 
 
 def _read_question_table(path: Path) -> Iterator[Row]:

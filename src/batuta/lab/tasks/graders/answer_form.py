@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from batuta.lab.tasks.plain_numbers import plain_digits
+from batuta.lab.tasks.plain_numbers import join_thousands, plain_digits
 
 _MAX_CHARACTERS = 2000
 """The longest answer that is normalised in full; `canonical_answer` describes longer ones."""
@@ -23,6 +23,8 @@ _LATEX = (
     (re.compile(r"\\(?:cdot|times)"), "*"),
     (re.compile(r"\\([a-z]+)"), r"\1"),
 )
+_RAISED = re.compile("(?<=[\\w)])[⁺⁻]?[⁰¹²³⁴-⁹]+")
+_BRACES = re.compile(r"(?<=\d)\{,\}|(?<=\^)\{-?\w+\}")
 _POWER = re.compile(r"\*\*(?=\s*[\w(-])(?<=[\w)]\*\*)")
 _TRAILING_ZEROS = re.compile(r"(?<![\d.])(\d+)\.(\d*?)0+(?![\d.])")
 _BARE_POINT = re.compile(r"(?<![\w.)\]}])(?=\.\d)")
@@ -47,9 +49,10 @@ def canonical_answer(answer: str) -> str:
     Case is folded, and characters are replaced by their plain equivalents (NFKC). The following are
     removed: Markdown, quotation marks, `$` and punctuation around the answer; a pair of brackets
     around all of it; commas between thousands in a number, and zeros at the end of a decimal
-    fraction. `\frac` becomes a division; other LaTeX commands are removed, but names such as `alpha`
-    stay. White space between two words becomes one space, other white space is removed. Text
-    outside a `\boxed{…}` is ignored.
+    fraction; braces around an exponent or a comma between thousands. Raised digits become a power,
+    and `\frac` a division; other LaTeX commands are removed, but names such as `alpha` stay. White
+    space between two words becomes one space, other white space is removed. Text outside a
+    `\boxed{…}` is ignored.
 
     In answers of more than 2,000 characters, such as programs and essays, only case and white space
     are normalised, and characters after the first 4,000 are ignored.
@@ -67,7 +70,8 @@ def canonical_answer(answer: str) -> str:
 
 
 def _plain_characters(text: str) -> str:
-    return unicodedata.normalize("NFKC", plain_digits(text)).casefold()
+    raised = _RAISED.sub(r"^\g<0>", join_thousands(text))
+    return unicodedata.normalize("NFKC", plain_digits(raised)).casefold()
 
 
 def _simplify_text(text: str) -> str:
@@ -79,6 +83,8 @@ def _simplify_text(text: str) -> str:
             text = pattern.sub(plain, text)
     if "**" in text:
         text = _POWER.sub("^", text)
+    if "{" in text:
+        text = _BRACES.sub(lambda found: found[0][1:-1], text)
     text = " ".join(text.split()).strip(_MARKS_AROUND).rstrip("." + _MARKS_AROUND)
     if "(" in text:
         text = _BRACKETED_NUMBER.sub(r"\1", text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 from string import ascii_uppercase
 from typing import final
 
@@ -16,7 +16,12 @@ from batuta.lab.tasks.graders.letters import as_latin
 from batuta.lab.tasks.graders.numbers import parse_number
 from batuta.lab.tasks.graders.structured_data import NO_OBJECT, as_text, structured_answer
 from batuta.language import answer_extraction
-from batuta.language.answer_extraction import TICKS, without_decorations, without_emoji
+from batuta.language.answer_extraction import (
+    DOUBTFUL,
+    TICKS,
+    without_decorations,
+    without_emoji,
+)
 
 MAX_SENTENCE = 500
 """Maximum number of characters read of a sentence."""
@@ -67,10 +72,10 @@ class ChoiceGrader:
     """Scores 1 if the letter to which an answer commits itself is the target, else 0.
 
     The letter is in JSON, in a box, in `<answer>`, after `####`, in the last statement such as "the
-    answer is B" or "B is correct", or alone in the last line. Letters of other scripts and
-    statements in other languages are read. Two letters, a negated letter, a letter beside another
-    option's text, a retracted letter and an unmarked letter do not count as an answer: the grader
-    never guesses.
+    answer is B" or "B is correct", alone in the last line, or alone in the first line above an
+    explanation. Letters of other scripts and statements in other languages are read. Two letters, a
+    negated letter, a letter beside another option's text, a retracted letter, an unmarked letter
+    and a list of the options do not count as an answer: the grader never guesses.
     """
 
     def __init__(self, options: Sequence[str] = ()) -> None:
@@ -114,8 +119,9 @@ class ChoiceGrader:
         if stated:
             return _single_letter(self._last_statement(stated, clear))
         ticks = sum(sign in TICKS for sign in clear)
+        plain = without_decorations(clear) if ticks == 1 else clear
         return _single_letter(
-            self._letters_in_last_line(without_decorations(clear) if ticks == 1 else clear)
+            self._letters_in_last_line(plain) or self._letters_in_first_line(plain)
         )
 
     def _clean_text(self, text: str) -> str:
@@ -171,7 +177,7 @@ class ChoiceGrader:
             letters = (
                 self._read_letters(sentence)
                 if sentence.strip(" :")
-                else self._letters_alone(below, text)
+                else self._letters_below(below, text)
             )
             gap = statements.NEGATION_IN_GAP.search(found["gap"])
             sentence_end = found.end() + len(statements.first_sentence(sentence))
@@ -188,7 +194,7 @@ class ChoiceGrader:
     def _heading_statements(self, text: str) -> Iterator[tuple[int, int, tuple[str, ...]]]:
         """Yield the statements below a line that is only "Answer"."""
         for found in statements.ANSWER_HEADING.finditer(text):
-            if letters := self._letters_alone(text[found.end() : found.end() + MAX_SENTENCE]):
+            if letters := self._letters_below(text[found.end() : found.end() + MAX_SENTENCE]):
                 yield found.start(), found.end() + 1, letters
 
     def _declarations(self, text: str, read_to: int) -> Iterator[tuple[int, int, tuple[str, ...]]]:
@@ -248,7 +254,7 @@ class ChoiceGrader:
         """Return the letters of the last line if it is only an option or the choice of one."""
         last = answer_extraction.last_line(text) or ""
         if letters := self._letters_alone(last, text):
-            return letters
+            return () if self._is_list(_written_lines(text)[-2:]) else letters
         if "?" in last:
             return ()
         for found in islice(statements.WEAK_STATEMENT.finditer(last), MAX_WEAK_STATEMENTS):
@@ -257,6 +263,32 @@ class ChoiceGrader:
             if letters := self._read_letters(last[found.end() : found.end() + MAX_SENTENCE]):
                 return letters
         return ()
+
+    def _is_list(self, lines: list[str]) -> bool:
+        """Return whether two lines are an option and the one after it, as in a list of options."""
+        letters = [self._letters_alone(line) for line in lines]
+        return any(letters == [(one,), (other,)] for one, other in pairwise(ascii_uppercase))
+
+    def _letters_in_first_line(self, text: str) -> tuple[str, ...]:
+        """Return the letter of the first line if it is only an option, above an explanation.
+
+        Nothing is returned if another line is an option too, or if the first line is a question or
+        the beginning of a sentence.
+        """
+        first, _, below = text.strip().partition("\n")
+        letters, head = self._letters_alone(first, text), _HEAD.match(first)
+        goes_on = "?" in first or below.lstrip()[:1].islower()
+        if len(letters) != 1 or head is None or goes_on:
+            return ()
+        others = {*self._letters_alone(below), *self._listed_letters(first[head.end() :], below)}
+        if others - set(letters) or statements.RETRACTION.search(below, MAX_SENTENCE):
+            return ()
+        return self._apply_correction(letters, below[:MAX_SENTENCE])
+
+    def _listed_letters(self, option: str, text: str) -> set[str]:
+        """Return the letters at the starts of lines if the option is more than a letter."""
+        is_bare = not option.strip(_CLOSING)
+        return set() if is_bare else {found[1].upper() for found in _LABEL.finditer(text)}
 
     def _read_letters(self, text: str) -> tuple[str, ...]:
         """Return the letters at the start of `text`, or the letter of the option it repeats."""
@@ -267,6 +299,8 @@ class ChoiceGrader:
         head = _HEAD.match(text)
         if head is None or head[2] not in self._letters:
             return repeated
+        if set(DOUBTFUL).intersection(text[: head.start(2)]):
+            return UNCLEAR
         letter, rest = head[2], text[head.end() :]
         if repeated and _normalize_option(text) != letter.casefold():
             return repeated
@@ -322,6 +356,11 @@ class ChoiceGrader:
             ]
         return tuple(same) if len(same) == 1 else ()
 
+    def _letters_below(self, text: str, whole: str = "") -> tuple[str, ...]:
+        """Return the letters of the first line if it contains only an option, and no list follows."""
+        is_list = self._is_list(_written_lines(text)[:2])
+        return () if is_list else self._letters_alone(text, whole)
+
     def _letters_alone(self, text: str, whole: str = "") -> tuple[str, ...]:
         """Return the letters of the first line of `text` if it contains only an option."""
         line = text.lstrip().partition("\n")[0]
@@ -346,6 +385,10 @@ class ChoiceGrader:
         if any(found[1].upper() != letter for found in _LABEL.finditer(whole)):
             return False
         return not any(other != letter for other in self._letters_named(rest))
+
+
+def _written_lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if any(map(str.isalnum, line))]
 
 
 def _last_matches(pattern: re.Pattern[str], text: str, start: int = 0) -> Iterable[re.Match[str]]:

@@ -11,6 +11,8 @@ from typing import Any, cast, final
 
 from batuta.core import Grade, Task
 from batuta.lab.tasks.datasets.reasoning_gym import score_answer
+from batuta.lab.tasks.graders.latex import normalize_latex
+from batuta.lab.tasks.graders.numbers import parse_number
 from batuta.lab.tasks.literals import UNREADABLE, read_literal
 from batuta.lab.tasks.plain_numbers import read_plain_number
 from batuta.language import answer_extraction
@@ -37,6 +39,7 @@ _MONEY = re.compile(r"(-?)\\?\$\s?(?=[\d.])|\s?\\?\$\Z")
 _PRICE = re.compile(r"([-−]?)\\?([$€£¥₹])\s?([\d.].*)")
 _FORMULA = re.compile(r"\s*\$([^$]+)\$\s*")
 """Matches a target that is enclosed in the dollar signs of a formula."""
+_TEXT = re.compile(r"\s*\\(?:text(?:bf|it|rm|tt)?|math(?:bf|rm|sf|tt))\s*\{([^{}]*)\}\s*")
 
 
 @final
@@ -44,9 +47,9 @@ class ExactGrader:
     """Scores 1 if the marked answer or the last line is the target, else 0.
 
     White space and case do not count. If the target is a number, the answer must be that number in
-    any notation, also with a dollar sign; if it is a Python literal, the answer must have its
-    value: `[1,2]` for `[1, 2]`, but not `'A'` for `'a'`. Markdown around an answer and a final full
-    stop are ignored; other marks count.
+    any notation, also with a dollar sign or as LaTeX; if it is a Python literal, the answer must have its
+    value: `[1,2]` for `[1, 2]`, but not `'A'` for `'a'`. Markdown or a LaTeX text command around an
+    answer and a final full stop are ignored; other marks count.
     """
 
     async def grade(self, answer: str, target: str) -> Grade:
@@ -64,18 +67,27 @@ class ExactGrader:
 def _is_same_answer(found: str, target: str) -> bool:
     if found == target:
         return True
-    spellings = {found, _without_stop(found)}
+    text = _TEXT.fullmatch(found)
+    spellings = {found, _without_stop(found), *([text[1]] if text else ())}
     if (formula := _FORMULA.fullmatch(target)) is not None:
         target = formula[1]
     if (number := read_plain_number(target)) is not None:
-        given = (read_plain_number(_MONEY.sub(r"\1", text)) for text in spellings)
+        given = map(_read_number, spellings)
         return any(one is not None and _is_same_number(number, one) for one in given)
     if (price := _read_price(target)) is not None:
         return price in map(_read_price, spellings)
     wanted = read_literal(target)
     if wanted is not UNREADABLE and type(wanted) is not int:  # `0xff` is compared as text
         return any(_is_same_literal(wanted, read_literal(text)) for text in spellings)
-    return _normalize_text(_without_stop(found)) == _normalize_text(_without_stop(target))
+    return _normalize_text(_without_stop(target)) in map(_normalize_text, spellings)
+
+
+def _read_number(text: str) -> Fraction | None:
+    """Return a number or an amount of dollars; a fraction or LaTeX is read too."""
+    number = read_plain_number(_MONEY.sub(r"\1", text))
+    if number is None and ("\\" in text or "/" in text):
+        return parse_number(normalize_latex(text))
+    return number
 
 
 def _read_price(text: str) -> tuple[str, Fraction] | None:

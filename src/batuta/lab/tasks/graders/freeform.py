@@ -29,7 +29,7 @@ from batuta.lab.tasks.graders.structured_data import (
     structured_answer,
 )
 from batuta.lab.tasks.graders.times import parse_measure, several_units
-from batuta.lab.tasks.plain_numbers import plain_digits
+from batuta.lab.tasks.plain_numbers import plain_digits, read_plain_number
 from batuta.language import answer_extraction
 from batuta.language.answer_extraction import without_decorations
 
@@ -104,7 +104,6 @@ _TURNS = re.compile(
 
 _HEDGED = re.compile(r"\b(?:or|maybe|possibly|perhaps|probably|unless|unclear)\b|\?")
 _ABOUT = re.compile(r"^(?:about|approximately|around|roughly|in|the year|≈|~)\s+", re.IGNORECASE)
-_SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _BULLET = re.compile(r"\A[^\S\n]*+(?:[-*•]|\d++[.)])\s+")
 _STOPS_BEFORE = re.compile(r"\A(?: |\.(?!\d))++")
 _DAY_MARKS = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b|\b(?:of|the|on)\b|[,.]", re.IGNORECASE)
@@ -262,13 +261,12 @@ def _parse_quantity(text: str) -> tuple[Fraction, str] | None:
     plain = _without_stops(_CURRENCIES[0].sub("", text) if "$" in text else text)
     if (words := parse_number_words(plain)) is not None:
         return words, ""
+    if (number := read_plain_number(plain)) is not None:
+        return number, ""
     found = leading_number(normalize_latex(plain))
     if found is None:
         return None
     value, rest = found
-    scale, _, unit = rest.partition(" ")
-    if scale.casefold() in _SCALES:
-        value, rest = value * _SCALES[scale.casefold()], unit
     return (value, rest) if not rest or units.is_known_unit(rest) else None
 
 

@@ -9,15 +9,22 @@ from batuta.core import Grade
 from batuta.lab.tasks.graders import forms, units
 from batuta.lab.tasks.graders.latex import normalize_latex
 from batuta.lab.tasks.graders.limits import MAX_SHOWN
+from batuta.lab.tasks.graders.number_words import SCALES
 from batuta.lab.tasks.graders.numbers import parse_number
-from batuta.lab.tasks.graders.statements import ends_in_doubt
-from batuta.lab.tasks.plain_numbers import plain_digits, read_plain_number
+from batuta.lab.tasks.graders.statements import RETRACTION, ends_in_doubt
+from batuta.lab.tasks.plain_numbers import join_thousands, plain_digits, read_plain_number
 from batuta.language import answer_extraction
 
 _AMOUNT = re.compile(
-    r"(?<![\w.,/^√∛∜])([-−]?)(?:(?<!\s)\s++)?(?:\\?\$\s*)?(\d[\d,]*(?:\.\d+)?)(?![\d/^(\\‰⁰¹²³⁴-⁹])"
+    r"(?<![\w.,/^√∛∜])([-−]|(?:minus|negative)\s|)(?:(?<!\s)\s++)?(?:\\?\$\s*)?(\d[\d,]*(?:\.\d+)?)"
+    rf"(?:\s++({'|'.join(SCALES)})s?\b)?(?![\d/^(\\‰⁰¹²³⁴-⁹])",
+    re.IGNORECASE,
 )
-_REASON = re.compile(r"[.;:(]\s|\b(?:because|since|as|so)\b|,\s")
+_REASON = re.compile(
+    r"[.;:]\s|(?<=\w)\s\((?=[^()]{0,400}\)[\s.]*+\Z)|\b(?:because|since|as|so)\b|,\s"
+)
+_ALTERNATIVE = re.compile(r"[\s.,;:(]*(?:or|maybe|perhaps|possibly)\b", re.IGNORECASE)
+"""Matches a text after a number that offers another number."""
 _MARKS = " *_`"
 _CALCULATOR = re.compile(r"<<[^<>]*>>")
 _DENIED = re.compile(
@@ -79,16 +86,22 @@ def parse_integer(text: str) -> int | None:
 def _integer_in_sentence(text: str) -> int | None:
     """Return the integer that is the only number of a sentence, or after its last `=`; else None.
 
-    Of a sentence that begins with a number, only the first clause counts.
+    Of a sentence that begins with a number, only the first clause counts, if no later clause
+    retracts the number or offers another one.
     """
-    text = answer_extraction.without_emphasis(plain_digits(text)).replace("*", "")
+    text = plain_digits(join_thousands(text))
+    text = answer_extraction.without_emphasis(text).replace("*", "")
     text = _CALCULATOR.sub("", text)
     clause = _REASON.split(text)[0] if _AMOUNT.match(text) else text
+    remark = text[len(clause) :]
+    if _ALTERNATIVE.match(remark) or RETRACTION.search(remark):
+        return None
     amounts = _AMOUNT.findall(clause.rpartition("=")[2])
     if len(amounts) != 1:
         return None
-    sign, digits = amounts[0]
-    value = parse_number(digits.rstrip(","))
+    sign, digits, scale = amounts[0]
+    number = parse_number(digits.rstrip(","))
+    value = None if number is None else number * SCALES.get(scale.casefold(), 1)
     if value is None or value.denominator != 1:
         return None
     return -int(value) if sign else int(value)

@@ -116,8 +116,8 @@ class JudgeFallbackGrader:
 
 
 def _parse_score(text: str) -> float | None:
-    """Return the grade in the last line with one; None if unsure, out of range or missing."""
-    found: list[str] = _GRADE.findall(text)
+    """Return the grade in the last line with one after any thoughts; None if unsure or missing."""
+    found: list[str] = _GRADE.findall(answer_extraction.visible_text(text))
     if not found or found[-1].casefold() == "unsure":
         return None
     score = float(found[-1])

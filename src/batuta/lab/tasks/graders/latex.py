@@ -6,7 +6,8 @@ import re
 import unicodedata
 
 from batuta.lab.tasks.graders.letters import without_invisible
-from batuta.lab.tasks.plain_numbers import ascii_digits
+from batuta.lab.tasks.graders.number_words import SCALES
+from batuta.lab.tasks.plain_numbers import ascii_digits, join_thousands
 from batuta.language.answer_extraction import closing_brace
 
 _SIGNS = {
@@ -14,11 +15,11 @@ _SIGNS = {
     "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ",
     "±": r"\pm ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "°": r"^\circ ",
     "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "∶": ":",
-    "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "λ": r"\lambda ", "μ": r"\mu ",
+    "⁄": "/", "∕": "/", "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "λ": r"\lambda ", "μ": r"\mu ",
     "－": "-", "﹣": "-", "‐": "-", "‑": "-", "‒": "-", "，": ",", "．": ".", "＋": "+", "（": "(", "）": ")",
     "ℝ": r"\mathbb{R}", "θ": r"\theta ", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\x00": "",
 }  # fmt: skip
-_SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"
+_SUPERSCRIPTS, _SUBSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "₀₁₂₃₄₅₆₇₈₉"
 _FRACTIONS = "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
 
 
@@ -38,7 +39,13 @@ def _base_subscript(found: re.Match[str]) -> str:
     return f"_{_BASES.index(found[1]) + 2} "
 
 
-_SUPERSCRIPT_RUN = re.compile(f"[{_SUPERSCRIPTS}]+")
+def _scale_factor(found: re.Match[str]) -> str:
+    r"""Return `\times10^{6}` for `million`, with the beginning of the text that it is in."""
+    zeros = len(str(SCALES[found[2].casefold()])) - 1
+    return f"\\times10^{{{zeros}}}{found[1] or ' '}"
+
+
+_RAISED = re.compile(f"[{_SUPERSCRIPTS}]+|[{_SUBSCRIPTS}]+")
 
 _RULES = tuple(
     (re.compile(pattern), replacement)
@@ -87,7 +94,7 @@ _RULES = tuple(
         (r"(?:US\s*)?\\\$|\bUSD\b", " "),
         (r"(?<=\d)\s*[x×]\s*(?=10\s*\^)", r"\\times "),
         (r"√\s*(\d+|[a-zA-Z]|\([^()]*\))", r"\\sqrt{\1}"),
-        (r"(?<=\d)\s*(?:\\,|\{,\}|,\s*\\!)\s*(?=\d{3}(?!\d))", ","),
+        (r"(?<=\d)\s*(?:\\[,;: ]|~|\{,\}|,\s*\\!)\s*(?=\d{3}(?!\d))", ","),
         (r"\\!", ""),
         (r"(?<!\\)\\[,;:> ]|~|\\q?quad(?![a-zA-Z])", " "),
         (r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits)(?![a-zA-Z])\.?", ""),
@@ -96,6 +103,8 @@ _RULES = tuple(
         (r"\\(?:boldsymbol|bm|mathbf|mathit|mathsf|bf|pmb)(?![a-zA-Z])", ""),
         (r"\\(?:text(?:bf|it|rm|normal|sf)|mbox|mathrm|rm)(?![a-zA-Z])", r"\\text"),
         (r"\\text\{\s*([ie])\s*\}", r"\1"),
+        (r"\\text\{\s*(-?\d[\d,.]*)(?=\s[a-zA-Z ]+\})", r"\1\\text{"),
+        (rf"(?<=[\d}}])\s?(\\text\{{)?\s?(?i:({'|'.join(SCALES)})s?)\b", _scale_factor),
         (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
         (r"\\text\{([^a-zA-Z{}]*)\}", r"\1"),
         (r"\\l(?:eq|eqslant|eqq)(?![a-zA-Z])|<=", r"\\le "),
@@ -129,10 +138,17 @@ _ROOT = re.compile(r"(?<![a-zA-Z])\\?sqrt\s*\(")
 _SPACES = re.compile(r"(?<=(\S))\s+(?=(\S))")
 
 
+def _braced_script(found: re.Match[str]) -> str:
+    """Return raised or lowered digits as TeX writes them: `x²` is `x^{2}`, and `x₁` is `x_{1}`."""
+    mark = "_" if found[0][0] in _SUBSCRIPTS else "^"
+    return f"{mark}{{{_nfkc_text(found[0])}}}"
+
+
 def normalize_latex(text: str) -> str:
     """Return `text` in one notation, without insignificant spaces."""
-    text = _SUPERSCRIPT_RUN.sub(lambda found: f"^{{{_nfkc_text(found[0])}}}", text)
-    text = " ".join(ascii_digits(without_invisible(text)).translate(_TRANSLATION).split())
+    text = _RAISED.sub(_braced_script, text)
+    text = join_thousands(ascii_digits(without_invisible(text)))
+    text = " ".join(text.translate(_TRANSLATION).split())
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)
     text = _OVER.sub(_rewrite_infix, _rewrite_roots(text))

@@ -12,11 +12,11 @@ _SMALL_WORDS = (
 _SMALL = {word: value for value, word in enumerate(_SMALL_WORDS.split())}
 _TEN_WORDS = "twenty thirty forty fifty sixty seventy eighty ninety"
 _TENS = {word: 10 * value for value, word in enumerate(_TEN_WORDS.split(), start=2)}
-_SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _PARTS = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8,
           "tenth": 10}  # fmt: skip
 _WHOLE = {"a": 1, "an": 1, "dozen": 12, **_SMALL}
-_OPEN = frozenset({"", "hundred", *_SCALES})
+_OPEN = frozenset({"", "hundred", *SCALES})
 """The words, and "" for the start, after which another number may begin."""
 _DIGITS = frozenset(list(_SMALL)[1:10])
 HUNDRED = 100
@@ -56,14 +56,14 @@ def _parse_whole_number(words: list[str]) -> int | None:
     total = current = 0
     last = ""
     for word in words:
-        if word == "and" and last in {"hundred", *_SCALES}:
+        if word == "and" and last in {"hundred", *SCALES}:
             continue
         step = _add_word(word, last, current)
         if step is None:
             return None
         current = step
-        if word in _SCALES:
-            total, current = total + current * _SCALES[word], 0
+        if word in SCALES:
+            total, current = total + current * SCALES[word], 0
         last = word
     return total + current if last else None
 
@@ -79,4 +79,4 @@ def _add_word(word: str, last: str, current: int) -> int | None:
         return 1 if not last else None
     if word == "hundred":
         return current * HUNDRED if 0 < current < HUNDRED else None
-    return current if word in _SCALES and current else None
+    return current if word in SCALES and current else None

@@ -21,13 +21,13 @@ ANSWER_HEADING = re.compile(
     r"^[^\w\n]*(?:(?:my|the|final|correct) )*answer[^\w\n]*\n\s*", re.IGNORECASE | re.MULTILINE
 )
 DECLARATION = re.compile(
-    r"(\b[A-Z]\b)\)?\s+is\s+(not\s+|in)?(?:the\s+)?(?:correct|right|best)\b(?!\s+to\b)"
+    r"(\b[A-Z]\b)\)?\s+is\s+(not\s+|in)?(?:the\s+)?(?:correct|right|best|answer)\b(?!\s+to\b)"
 )
 WEAK_STATEMENT = re.compile(
     r"\b(?:I(?:['’]d| would| will|['’]ll| shall)?\s+"
     r"(?:choose|pick|select|say|go with|answer|opt for)"
     r"|(?:it|that|this)(?:['’]s| is| must be| should be| has to be| would be)"
-    r"|leaves(?: (?:only|just|us with))?"
+    r"|leav(?:es|ing)(?: (?:only|just|us with))?"
     r"|the (?:only )?(?:exception|odd one out|one left) (?:is|must be)"
     r"|by (?:the )?(?:process of )?elimination"
     r"|ans\.|so|thus|hence|therefore|select|choose|pick|consequently)(?!\w)[\s,:]*"

@@ -41,21 +41,28 @@ def structured_answer(text: str, keys: re.Pattern[str] = ANSWER_KEYS) -> Any:
         A string, number or boolean, or a list of them; None if it is unclear which value of the
         object is the answer; `NO_OBJECT` if there is no object.
     """
+    value = _find_object(text)
+    return NO_OBJECT if value is NO_OBJECT else _answer_in(value, keys, 0)
+
+
+def _find_object(text: str) -> Any:
+    """Return the object that is the whole text, its last code block or its last lines."""
     shown = text.strip()
     blocks = _CODE_BLOCK.findall(shown[-MAX_LENGTH:])
-    for part in (shown, *blocks[-1:], _last_object(shown)):
-        value = _parse_object(part.strip())
-        if value is not NO_OBJECT:
-            return _answer_in(value, keys, 0)
-    return NO_OBJECT
+    values = (_parse_object(part.strip()) for part in (shown, *blocks[-1:], _last_object(shown)))
+    return next((value for value in values if value is not NO_OBJECT), NO_OBJECT)
 
 
 def is_same_object(text: str, target: str) -> bool | None:
-    """Return whether two objects, as JSON or Python, are equal; None if one is not an object."""
+    """Return whether the object in a text is the target, as JSON or Python.
+
+    Return None if the target is not an object, or if the text has none.
+    """
     wanted, given = _parse_object(target.strip()), _parse_object(text.strip(" \t\n`*.$"))
-    if wanted is NO_OBJECT or given is NO_OBJECT:
+    if wanted is NO_OBJECT:
         return None
-    return is_same_value(wanted, given)
+    given = _find_object(text) if given is NO_OBJECT else given
+    return None if given is NO_OBJECT else is_same_value(wanted, given)
 
 
 def is_same_value(expected: JSON, value: JSON, tolerance: float = 0.0) -> bool:

@@ -46,6 +46,10 @@ _SPELLING = (
     (re.compile(r"\bper\b"), "/"),
     (re.compile(r"^\s*deg\s*$"), "degree"),
 )
+_OTHER_VALUE = re.compile(
+    r"\b(?:or|not|if|unless|maybe|at (?:least|most)|and a half|hundred|factorial)\b", re.IGNORECASE
+)
+"""Words after a number that are no unit, but change the value or make it a bound."""
 _ANGLE_OF = re.compile(r"\\(?:a?sin|a?cos|a?tan|cot|sec|csc)(?![a-zA-Z])")
 _ANGLES = ("degree", "radian", "turn", "arcminute", "arcsecond")
 _SAFE = re.compile(r"[a-zA-ZµμΩ%Å][a-zA-ZµμΩ%Å/*^ ()\d.-]{0,60}")
@@ -63,6 +67,8 @@ def split_unit(text: str) -> tuple[str, str]:
     if found is None or not found["value"] or _ANGLE_OF.search(found["value"]):
         return text, ""
     unit = found["unit"].strip()
+    if _OTHER_VALUE.search(unit):
+        return text, ""
     words = re.findall(r"[a-zA-Z]+", unit)
     if unit[0].isalpha() and not _WORDS.issuperset(word.casefold() for word in words):
         return text, ""

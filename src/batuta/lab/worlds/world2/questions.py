@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 
 from batuta.core.formatting import join_words
+from batuta.lab.worlds.drawn_tasks import MAX_QUESTION
 from batuta.lab.worlds.seeded_random import hash_parts, seeded_generator, uniform_number
 
 
@@ -291,6 +292,8 @@ HELD_OUT_KINDS = tuple(name for name in WORDINGS if name not in TRAINING_KINDS)
 def read_world2_question(text: str) -> World2Question | None:
     """Return the question that a text states; None if it is not of this world."""
     stripped = text.strip()
+    if len(stripped) > MAX_QUESTION:
+        return None
     for name, pattern in _wording_patterns():
         if (found := pattern.fullmatch(stripped)) is None:
             continue
