@@ -122,6 +122,7 @@ _UNREACHABLE: tuple[tuple[type[Exception], str], ...] = (
     (aiohttp.ClientConnectorError, "no connection to the provider could be made"),
     (aiohttp.ClientOSError, "the connection to the provider broke before it answered"),
     (ConnectionResetError, "the connection to the provider broke before it answered"),
+    (UnicodeError, "the host in the provider's URL is not a valid name"),
 )
 """Classes of errors and their sentences; the first class counts that fits the error."""
 
@@ -179,7 +180,8 @@ MAX_HEADER_BYTES = 1 << 16
 DRAIN_SECONDS = 0.05
 """Seconds to wait for data after the end of a reply; usually only the end of the body follows."""
 
-_CONNECTION_ERRORS = (aiohttp.ClientError, OSError, TimeoutError)
+_CONNECTION_ERRORS = (aiohttp.ClientError, OSError, TimeoutError, UnicodeError)
+"""`UnicodeError` is raised when a host with an empty or too long label is resolved."""
 
 
 class Closable(Protocol):
