@@ -3,8 +3,13 @@
 import pytest
 
 from batuta import errors
+from batuta.clients import Secret, WorkerSpec, open_client
 from batuta.clients.error_mapping import error_from_reply, error_from_response
+from batuta.core import Request, Sampling, Worker, WorkerId, user_message
 from batuta.gateway.serving.error_mapping import stated_sizes
+from clients.cases import RecordingListener
+from fakes.refusing import RefusingServer, error
+from fakes.server import KEY
 
 OVERFLOWS = [
     (400, "input length and `max_tokens` exceed context limit: 199211 + 8192 > 200000, decrease input length or `max_tokens` and try again", (207403, 200000)),
@@ -116,3 +121,51 @@ def test_no_more_of_a_message_is_looked_at_than_both_its_ends():
     message = "a" * 3_000 + " prompt is too long " + "b" * 1_000_000
     found = error_from_response(400, {"error": {"message": message}}, headers=None)
     assert not isinstance(found, errors.ContextLengthError)
+
+
+TOGETHER = [
+    "'max_tokens' or 'max_completion_tokens' is too large: {cap}. This model's maximum context length is 32768 tokens and your request has {prompt} input tokens ({cap} > 32768 - {prompt}). (parameter=max_tokens, value={cap})",
+    "This model's maximum context length is 32768 tokens. However, you requested {total} tokens ({prompt} in the messages, {cap} in the completion). Please reduce the length of the messages or completion.",
+    "Requested token count exceeds the model's maximum context length of 32768 tokens. You requested a total of {total} tokens: {prompt} tokens from the input messages and {cap} tokens for the completion.",
+    "This endpoint's maximum context length is 32,768 tokens. However, you requested about {total:,} tokens ({prompt:,} of text input, {cap:,} in the output).",
+    "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 32768. Given: {prompt} `inputs` tokens and {cap} `max_new_tokens`",
+    "input length and `max_tokens` exceed context limit: {prompt} + {cap} > 32768, decrease input length or `max_tokens` and try again",
+]  # fmt: skip
+
+
+def served_by_window(words, prompt, code=400):
+    def rule(body):
+        cap = body.get("max_tokens", 0)
+        message = words.format(cap=cap, prompt=prompt, total=prompt + cap)
+        return error(message, code=code) if prompt + cap > 32768 else None
+
+    return RefusingServer(rule)
+
+
+def served_worker(server):
+    worker = Worker(id=WorkerId("ada"), model="qwen2.5-7b")
+    return WorkerSpec(worker=worker, provider="vllm", base_url=server.url, key=Secret(KEY))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("words", TOGETHER)
+async def test_a_prompt_that_fits_without_so_long_an_answer_is_answered(words, streaming, http):
+    listener = RecordingListener(streaming=streaming)
+    for cap in (32_000, 17_459, 15_310):
+        request = Request(messages=(user_message("Hi."),), sampling=Sampling(max_tokens=cap))
+        async with served_by_window(words, 17_459) as server:
+            reply = await open_client(served_worker(server), http).complete(request, listener)
+        assert reply.text == "Fine." and server.refused <= 2
+        assert server.taken["max_tokens"] == 32_768 - 17_459
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("words", TOGETHER)
+async def test_a_prompt_that_leaves_hardly_any_room_does_not_fit(words, http):
+    request = Request(messages=(user_message("Hi."),), sampling=Sampling(max_tokens=8_192))
+    for prompt in (32_000, 40_000):
+        async with served_by_window(words, prompt) as server:
+            with pytest.raises(errors.ContextLengthError):
+                await open_client(served_worker(server), http).complete(request)
+            assert server.refused <= 2

@@ -508,6 +508,38 @@ def _other_effort(words: str, sent: str | None) -> str | None:
     return min(able, key=lambda e: (abs(_EFFORTS.index(e) - at), _EFFORTS.index(e)), default=None)
 
 
+_CAPS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+"""The fields of a body that limit the output."""
+_MIN_ROOM = 1024
+"""Output tokens below which a prompt counts as too long, so that a client shortens it."""
+_NUMBER = re.compile(r"(?<![\w.-])\d[\d,]{0,11}\d(?![\w-])")
+
+
+def find_output_room(error: ClientError, body: Mapping[str, Any]) -> int | None:
+    """Return the output tokens for which the context window has room, by a provider's refusal.
+
+    Some servers refuse a prompt that fits, if it does not fit together with the limit on the
+    output. They state the window and the prompt's tokens, often with that limit and the sum.
+
+    Args:
+        error: the server's error.
+        body: the body that was sent.
+
+    Returns:
+        A lower limit than the body's; None if the error does not state the numbers, or there is
+        little room.
+    """
+    most = next((body[name] for name in _CAPS if isinstance(body.get(name), int)), None)
+    stated = {int(found.replace(",", "")) for found in _NUMBER.findall(error.words)}
+    if most is None or most not in stated:
+        return None
+    others = stated - {error.status} - {number + most for number in stated}
+    if len(others) > 2:  # noqa: PLR2004 - the window, and a prompt of as many tokens as the limit
+        others.discard(most)
+    room = max(others) - min(others) if len(others) == 2 else 0  # noqa: PLR2004
+    return room if _MIN_ROOM <= room < most else None
+
+
 @dataclass(slots=True)
 class LearnedAdaptations:
     """The adaptations of a worker's client, shared by all its calls."""
