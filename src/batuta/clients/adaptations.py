@@ -4,7 +4,8 @@ When an error names something that can be expressed differently or left out, the
 sent again in that form. The worker's client remembers the form that worked, so later requests are
 not refused for the same reason; a worker's settings `adapt` and `field_names` set it from the
 start. Of the sampling fields, a refusal may remove `temperature`, `top_p`, `seed` and the reasoning
-effort. It does not remove `stop`, `n`, `top_k` and others: the call then fails.
+effort. It does not remove `stop`, `n`, `top_k` and others: the call then fails. A limit on the
+output that does not fit into the context window beside the prompt is lowered for that call only.
 """
 
 from __future__ import annotations
