@@ -152,7 +152,7 @@ def served_worker(server):
 @pytest.mark.parametrize("words", TOGETHER)
 async def test_a_prompt_that_fits_without_so_long_an_answer_is_answered(words, streaming, http):
     listener = RecordingListener(streaming=streaming)
-    for cap in (32_000, 17_459, 15_310):
+    for cap in (32_000, 15_310):
         request = Request(messages=(user_message("Hi."),), sampling=Sampling(max_tokens=cap))
         async with served_by_window(words, 17_459) as server:
             reply = await open_client(served_worker(server), http).complete(request, listener)
@@ -169,3 +169,33 @@ async def test_a_prompt_that_leaves_hardly_any_room_does_not_fit(words, http):
             with pytest.raises(errors.ContextLengthError):
                 await open_client(served_worker(server), http).complete(request)
             assert server.refused <= 2
+
+
+OWN_LIMITS = [
+    "max_tokens is too large: {cap}. This model supports at most 16384 completion tokens, whereas you provided {cap}.",
+    "max_tokens: {cap} > 16384, which is the maximum allowed number of output tokens for claude-3-5-haiku-20241022",
+    "Invalid max_tokens value, the valid range of max_tokens is [1, 16384]",
+    "Range of max_tokens should be [1, 16384]",
+    "`max_tokens` must be less than or equal to `16384`, the maximum value for `max_tokens` is less than the `context_window` for this model",
+    "The parameter `max_tokens` specified in the request are not valid: integer above maximum value, expected a value <= 16384, but got {cap} instead. Request id: 0217752964393142fa50",
+    "The maximum tokens you requested exceeds the model limit of 16384. Try again with a maximum tokens value that is not higher than 16384.",
+]  # fmt: skip
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("words", OWN_LIMITS)
+async def test_a_limit_above_the_model_s_own_is_lowered_and_never_sent_under_another_name(
+    words, http
+):
+    def rule(body):
+        cap = body.get("max_tokens", 0)
+        return error(words.format(cap=cap), code=400) if cap > 16_384 else None
+
+    async with RefusingServer(rule) as server:
+        client = open_client(served_worker(server), http)
+        for cap, sent in ((32_000, 16_384), (100, 100)):
+            asked = Request(messages=(user_message("Hi."),), sampling=Sampling(max_tokens=cap))
+            assert (await client.complete(asked)).text == "Fine."
+            assert server.taken["max_tokens"] == sent
+            assert "max_completion_tokens" not in server.taken
+    assert server.refused == 1

@@ -5,7 +5,7 @@ sent again in that form. The worker's client remembers the form that worked, so 
 not refused for the same reason; a worker's settings `adapt` and `field_names` set it from the
 start. Of the sampling fields, a refusal may remove `temperature`, `top_p`, `seed` and the reasoning
 effort. It does not remove `stop`, `n`, `top_k` and others: the call then fails. A limit on the
-output that does not fit into the context window beside the prompt is lowered for that call only.
+output that is too high for the model or its context window is lowered for that call only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,13 @@ from batuta.core import (
     user_message,
 )
 from batuta.core.message import SYSTEM_ROLES
-from batuta.errors import BadRequestError, ClientError, FormRefusedError, ProviderOverloadedError
+from batuta.errors import (
+    BadRequestError,
+    ClientError,
+    ContextLengthError,
+    FormRefusedError,
+    ProviderOverloadedError,
+)
 
 _CONTINUE = "Continue."
 _NOTED = "I have read the results."
@@ -511,33 +517,39 @@ def _other_effort(words: str, sent: str | None) -> str | None:
 
 _CAPS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 """The fields of a body that limit the output."""
+_OF_CAP = re.compile(
+    r"max_(?:completion_|output_)?tokens|maximum tokens|(?:completion|output) tokens"
+)
 _MIN_ROOM = 1024
 """Output tokens below which a prompt counts as too long, so that a client shortens it."""
 _NUMBER = re.compile(r"(?<![\w.-])\d[\d,]{0,11}\d(?![\w-])")
 
 
-def find_output_room(error: ClientError, body: Mapping[str, Any]) -> int | None:
-    """Return the output tokens for which the context window has room, by a provider's refusal.
+def find_lower_cap(error: ClientError, body: Mapping[str, Any]) -> int | None:
+    """Return a lower limit on the output, with which a refused request may be accepted.
 
-    Some servers refuse a prompt that fits, if it does not fit together with the limit on the
-    output. They state the window and the prompt's tokens, often with that limit and the sum.
+    A limit may exceed what the model can write, which the server then states. And some servers
+    refuse a prompt that fits, if it does not fit together with the limit. They state the window and
+    the prompt's tokens, often with the limit and the sum.
 
     Args:
         error: the server's error.
         body: the body that was sent.
 
     Returns:
-        A lower limit than the body's; None if the error does not state the numbers, or there is
-        little room.
+        A lower limit than the body's; None if the error does not state the numbers, or the window
+        has little room.
     """
     most = next((body[name] for name in _CAPS if isinstance(body.get(name), int)), None)
-    stated = {int(found.replace(",", "")) for found in _NUMBER.findall(error.words)}
-    if most is None or most not in stated:
+    if most is None or not isinstance(error, BadRequestError | ContextLengthError):
         return None
-    others = stated - {error.status} - {number + most for number in stated}
-    if len(others) > 2:  # noqa: PLR2004 - the window, and a prompt of as many tokens as the limit
-        others.discard(most)
-    room = max(others) - min(others) if len(others) == 2 else 0  # noqa: PLR2004
+    stated = {int(found.replace(",", "")) for found in _NUMBER.findall(error.words)}
+    others = sorted(stated - {most, error.status} - {number + most for number in stated})
+    room = 0
+    if len(others) == 1 and _OF_CAP.search(error.words):
+        room = others[0]
+    elif len(others) == 2 and most in stated and isinstance(error, ContextLengthError):  # noqa: PLR2004
+        room = others[1] - others[0]
     return room if _MIN_ROOM <= room < most else None
 
 

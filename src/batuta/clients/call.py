@@ -22,7 +22,7 @@ from batuta.clients.adaptations import (
     NO_ADAPTATIONS,
     Adaptations,
     LearnedAdaptations,
-    find_output_room,
+    find_lower_cap,
 )
 from batuta.clients.decoding import (
     ErrorReply,
@@ -46,7 +46,6 @@ from batuta.core.conductor import NULL_LISTENER
 from batuta.core.json_values import LARGE_BODY
 from batuta.errors import (
     ClientError,
-    ContextLengthError,
     FormRefusedError,
     InvalidReplyError,
     ProviderTimeoutError,
@@ -220,8 +219,10 @@ def _other_form(
     """
     if error.usage is not None or not error.words or len(tried) > MAX_ADAPTATIONS:
         return None
-    if isinstance(error, ContextLengthError):
-        return _shortened_form(endpoint, form, error)
+    lower = find_lower_cap(error, form.body)
+    if lower is not None:
+        shorter = replace(form.original, max_output=lower)
+        return _adapt_request(endpoint.adapter, form.adaptations, shorter, stream=form.stream)
     in_words: Adaptations | None = None
     for adaptations in form.adaptations.remedies(error, form.original, form.body):
         if adaptations.loses_form(form.original):
@@ -234,15 +235,6 @@ def _other_form(
         endpoint.learned.keep(in_words)
         raise FormRefusedError(str(error), status=error.status) from error
     return None
-
-
-def _shortened_form(endpoint: _ProviderEndpoint, form: _Form, error: ClientError) -> _Form | None:
-    """Return the request with an output that fits into the window; None if the prompt does not."""
-    room = find_output_room(error, form.body)
-    if room is None:
-        return None
-    shorter = replace(form.original, max_output=room)
-    return _adapt_request(endpoint.adapter, form.adaptations, shorter, stream=form.stream)
 
 
 async def _fetch_reply(
