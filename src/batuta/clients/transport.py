@@ -180,8 +180,7 @@ MAX_HEADER_BYTES = 1 << 16
 DRAIN_SECONDS = 0.05
 """Seconds to wait for data after the end of a reply; usually only the end of the body follows."""
 
-_CONNECTION_ERRORS = (aiohttp.ClientError, OSError, TimeoutError, UnicodeError)
-"""`UnicodeError` is raised when a host with an empty or too long label is resolved."""
+_CONNECTION_ERRORS = (aiohttp.ClientError, OSError, UnicodeError)  # the last: of a host's name
 
 
 class Closable(Protocol):
@@ -342,9 +341,8 @@ class HttpTransport:
         Raises:
             ClientError: the request failed; the subclass says why.
         """
-        return await self._json(
-            target, await self._request("GET", target, None, "application/json")
-        )
+        response = await self._request("GET", target, None, "application/json")
+        return await self._json(target, response)
 
     async def fetch(self, target: HttpTarget, accept: str, max_bytes: int) -> FetchedBody:
         """Return the response at `target` undecoded, whatever its status.
