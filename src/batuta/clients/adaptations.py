@@ -4,8 +4,11 @@ When an error names something that can be expressed differently or left out, the
 sent again in that form. The worker's client remembers the form that worked, so later requests are
 not refused for the same reason; a worker's settings `adapt` and `field_names` set it from the
 start. Of the sampling fields, a refusal may remove `temperature`, `top_p`, `seed` and the reasoning
-effort. It does not remove `stop`, `n`, `top_k` and others: the call then fails. A limit on the
-output that is too high for the model or its context window is lowered for that call only.
+effort. It does not remove `stop`, `n`, `top_k` and others: the call then fails.
+
+Changes that concern one conversation are made for that call only and not remembered: a limit on the
+output that is too high for the model or its context window is lowered, and reasoning that the
+server cannot read is left out.
 """
 
 from __future__ import annotations
@@ -139,6 +142,11 @@ def ask_for_call(request: Request) -> Request:
 def without_reasoning(request: Request) -> Request:
     """Leave out the reasoning of all messages."""
     return _map_messages(request, lambda m: replace(m, reasoning="", thoughts=()))
+
+
+def without_thoughts(request: Request) -> Request:
+    """Leave out the signed or encrypted reasoning of all messages."""
+    return _map_messages(request, lambda m: replace(m, thoughts=()))
 
 
 def without_names(request: Request) -> Request:
@@ -551,6 +559,36 @@ def find_lower_cap(error: ClientError, body: Mapping[str, Any]) -> int | None:
     elif len(others) == 2 and most in stated and isinstance(error, ContextLengthError):  # noqa: PLR2004
         room = others[1] - others[0]
     return room if _MIN_ROOM <= room < most else None
+
+
+_UNREADABLE_THOUGHTS = re.compile(
+    r"encrypted[_ ]content|(?:invalid|corrupted|not valid)\b.{0,40}\bsignature"
+    r"|\bsignature\b.{0,40}(?:invalid|corrupted|not valid|could not)"
+)
+"""Matches a refusal of reasoning that a client changed, or that another account encrypted."""
+
+
+def change_for_call(
+    error: ClientError, request: Request, body: Mapping[str, Any]
+) -> Request | None:
+    """Return the request with a change that may avoid the error and concerns this call alone.
+
+    Args:
+        error: the server's error.
+        request: the request before its adaptation.
+        body: the body that was sent.
+
+    Returns:
+        The request with a lower limit on the output, or without reasoning that the server cannot
+        read; None if the error is about neither.
+    """
+    lower = find_lower_cap(error, body)
+    if lower is not None:
+        return replace(request, max_output=lower)
+    if not isinstance(error, BadRequestError) or not any(m.thoughts for m in request.messages):
+        return None
+    unreadable = _UNREADABLE_THOUGHTS.search(error.words.lower())
+    return without_thoughts(request) if unreadable else None
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from batuta.clients.adaptations import (
     NO_ADAPTATIONS,
     Adaptations,
     LearnedAdaptations,
-    find_lower_cap,
+    change_for_call,
 )
 from batuta.clients.decoding import (
     ErrorReply,
@@ -219,10 +219,9 @@ def _other_form(
     """
     if error.usage is not None or not error.words or len(tried) > MAX_ADAPTATIONS:
         return None
-    lower = find_lower_cap(error, form.body)
-    if lower is not None:
-        shorter = replace(form.original, max_output=lower)
-        return _adapt_request(endpoint.adapter, form.adaptations, shorter, stream=form.stream)
+    changed = change_for_call(error, form.original, form.body)
+    if changed is not None:
+        return _adapt_request(endpoint.adapter, form.adaptations, changed, stream=form.stream)
     in_words: Adaptations | None = None
     for adaptations in form.adaptations.remedies(error, form.original, form.body):
         if adaptations.loses_form(form.original):
