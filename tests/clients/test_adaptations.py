@@ -561,3 +561,28 @@ async def test_reasoning_that_a_provider_cannot_read_is_left_out_of_that_call_al
             bodies.append(server.requests[-1].body)
     assert len(server.requests) == 4, "the refused one, and three that were answered"
     assert bodies[0] == bodies[2], "and the effort is still asked for"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "{name}: 2 is not valid, it should be between 0 and 1",
+        "invalid params, {name} should be in (0,1]",
+        "Invalid {name} value, the valid range of {name} is [0, 1.0]",
+        "Invalid '{name}': decimal above maximum value. Expected a value <= 1, but got 2 instead.",
+        "{name}: Input should be less than or equal to 1",
+    ],
+)
+@pytest.mark.parametrize("name", ["temperature", "top_p"])
+async def test_a_value_out_of_its_range_does_not_cost_the_values_within_it(http, told, name):
+    def rule(body):
+        return error(told.format(name=name)) if body.get(name, 0) > 1 else None
+
+    async with RefusingServer(rule) as server:
+        client = open_client(worker_of(server), http)
+        sent = []
+        for value in (2.0, 0.5):
+            sampling = Sampling(seed=7, **{name: value})
+            await client.complete(Request(messages=HI, sampling=sampling))
+            sent.append((server.taken.get(name), server.taken["seed"]))
+    assert sent == [(None, 7), (0.5, 7)] and server.refused == 1

@@ -6,9 +6,7 @@ not refused for the same reason; a worker's settings `adapt` and `field_names` s
 start. Of the sampling fields, a refusal may remove `temperature`, `top_p`, `seed` and the reasoning
 effort. It does not remove `stop`, `n`, `top_k` and others: the call then fails.
 
-Changes that concern one conversation are made for that call only and not remembered: a limit on the
-output that is too high for the model or its context window is lowered, and reasoning that the
-server cannot read is left out.
+Changes that concern one call alone, and are not remembered, are in `clients.call_changes`.
 """
 
 from __future__ import annotations
@@ -37,7 +35,6 @@ from batuta.core.message import SYSTEM_ROLES
 from batuta.errors import (
     BadRequestError,
     ClientError,
-    ContextLengthError,
     FormRefusedError,
     ProviderOverloadedError,
 )
@@ -142,11 +139,6 @@ def ask_for_call(request: Request) -> Request:
 def without_reasoning(request: Request) -> Request:
     """Leave out the reasoning of all messages."""
     return _map_messages(request, lambda m: replace(m, reasoning="", thoughts=()))
-
-
-def without_thoughts(request: Request) -> Request:
-    """Leave out the signed or encrypted reasoning of all messages."""
-    return _map_messages(request, lambda m: replace(m, thoughts=()))
 
 
 def without_names(request: Request) -> Request:
@@ -263,7 +255,7 @@ MAX_ADAPTATIONS = 8
 _MAX_SCHEMAS = 256
 """Maximum number of schemas remembered for one worker; the oldest is dropped first."""
 
-_REFUSAL = re.compile(
+REFUSAL = re.compile(
     r"unsupported|not (?:currently )?support|n't support|unrecogni[sz]ed|not recogni[sz]ed"
     r"|unknown|unexpected|not permitted|not allowed|extra[_ ](?:input|field|forbidden)|unavailable"
     r"|not (?:a )?valid|not available|not implemented|not enabled"
@@ -281,7 +273,7 @@ class _Remedy:
     kind: Kind
     words: re.Pattern[str]
     needs_refusal: bool = True
-    """True if `words` counts only in the message of a 4xx status that also matches `_REFUSAL`."""
+    """True if `words` counts only in the message of a 4xx status that also matches `REFUSAL`."""
 
 
 _REMEDIES = (
@@ -461,9 +453,9 @@ class Adaptations:
         if not isinstance(error, (BadRequestError, ProviderOverloadedError)):
             return
         words = error.words.lower()
-        refused = isinstance(error, BadRequestError) and _REFUSAL.search(words) is not None
+        refused = isinstance(error, BadRequestError) and REFUSAL.search(words) is not None
         if refused:
-            for name in _named_fields(words, body):
+            for name in named_fields(words, body):
                 if name not in self.fields and name not in self.fields.values():
                     yield replace(self, fields={**self.fields, name: _FIELDS[name]})
         for remedy in _REMEDIES:
@@ -500,7 +492,7 @@ def _schema_digest(request: Request) -> bytes | None:
     return None if schema is None else blake2b(schema.encode(), digest_size=16).digest()
 
 
-def _named_fields(words: str, body: Mapping[str, Any]) -> list[str]:
+def named_fields(words: str, body: Mapping[str, Any]) -> list[str]:
     """Return the fields that the error names and that can be changed, in the order of mention.
 
     The order is reversed for two fields that exclude each other: the last one is dropped first.
@@ -521,74 +513,6 @@ def _other_effort(words: str, sent: str | None) -> str | None:
     # On a tie the cheaper effort is chosen; reasoning is not turned off if some was requested.
     able = [e for e in _EFFORTS if e in listed and (e != "none" or sent == "minimal")]
     return min(able, key=lambda e: (abs(_EFFORTS.index(e) - at), _EFFORTS.index(e)), default=None)
-
-
-_CAPS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-"""The fields of a body that limit the output."""
-_OF_CAP = re.compile(
-    r"max_(?:completion_|output_)?tokens|maximum tokens|(?:completion|output) tokens"
-)
-_MIN_ROOM = 1024
-"""Output tokens below which a prompt counts as too long, so that a client shortens it."""
-_NUMBER = re.compile(r"(?<![\w.-])\d[\d,]{0,11}\d(?![\w-])")
-
-
-def find_lower_cap(error: ClientError, body: Mapping[str, Any]) -> int | None:
-    """Return a lower limit on the output, with which a refused request may be accepted.
-
-    A limit may exceed what the model can write, which the server then states. And some servers
-    refuse a prompt that fits, if it does not fit together with the limit. They state the window and
-    the prompt's tokens, often with the limit and the sum.
-
-    Args:
-        error: the server's error.
-        body: the body that was sent.
-
-    Returns:
-        A lower limit than the body's; None if the error does not state the numbers, or the window
-        has little room.
-    """
-    most = next((body[name] for name in _CAPS if isinstance(body.get(name), int)), None)
-    if most is None or not isinstance(error, BadRequestError | ContextLengthError):
-        return None
-    stated = {int(found.replace(",", "")) for found in _NUMBER.findall(error.words)}
-    others = sorted(stated - {most, error.status} - {number + most for number in stated})
-    room = 0
-    if len(others) == 1 and _OF_CAP.search(error.words):
-        room = others[0]
-    elif len(others) == 2 and most in stated and isinstance(error, ContextLengthError):  # noqa: PLR2004
-        room = others[1] - others[0]
-    return room if _MIN_ROOM <= room < most else None
-
-
-_UNREADABLE_THOUGHTS = re.compile(
-    r"encrypted[_ ]content|(?:invalid|corrupted|not valid)\b.{0,40}\bsignature"
-    r"|\bsignature\b.{0,40}(?:invalid|corrupted|not valid|could not)"
-)
-"""Matches a refusal of reasoning that a client changed, or that another account encrypted."""
-
-
-def change_for_call(
-    error: ClientError, request: Request, body: Mapping[str, Any]
-) -> Request | None:
-    """Return the request with a change that may avoid the error and concerns this call alone.
-
-    Args:
-        error: the server's error.
-        request: the request before its adaptation.
-        body: the body that was sent.
-
-    Returns:
-        The request with a lower limit on the output, or without reasoning that the server cannot
-        read; None if the error is about neither.
-    """
-    lower = find_lower_cap(error, body)
-    if lower is not None:
-        return replace(request, max_output=lower)
-    if not isinstance(error, BadRequestError) or not any(m.thoughts for m in request.messages):
-        return None
-    unreadable = _UNREADABLE_THOUGHTS.search(error.words.lower())
-    return without_thoughts(request) if unreadable else None
 
 
 @dataclass(slots=True)

@@ -22,8 +22,8 @@ from batuta.clients.adaptations import (
     NO_ADAPTATIONS,
     Adaptations,
     LearnedAdaptations,
-    change_for_call,
 )
+from batuta.clients.call_changes import change_for_call
 from batuta.clients.decoding import (
     ErrorReply,
     ProviderReply,
