@@ -221,7 +221,9 @@ def _other_form(
         return None
     changed = change_for_call(error, form.original, form.body)
     if changed is not None:
-        return _adapt_request(endpoint.adapter, form.adaptations, changed, stream=form.stream)
+        other = _adapt_request(endpoint.adapter, form.adaptations, changed, stream=form.stream)
+        if other.body not in tried:
+            return other
     in_words: Adaptations | None = None
     for adaptations in form.adaptations.remedies(error, form.original, form.body):
         if adaptations.loses_form(form.original):

@@ -1,7 +1,7 @@
 """Changes to a request that a server has refused, for that call alone.
 
 A limit on the output that is too high for the model or its context window is lowered. Reasoning
-that the server cannot read, and a temperature or `top_p` that is out of its range, are left out.
+that the server cannot read, and a temperature, `top_p` or seed out of its range, are left out.
 Nothing is remembered: other calls need no such change (`clients.adaptations` remembers others).
 """
 
@@ -61,6 +61,8 @@ _UNREADABLE_THOUGHTS = re.compile(
 """Matches a refusal of reasoning that a client changed, or that another account encrypted."""
 
 
+_WITH_RANGES = frozenset({"temperature", "top_p", "seed"})
+"""Fields of `Sampling` that may be left out if their value is out of the server's range."""
 _OUT_OF_RANGE = re.compile(
     r"\b(?:range|between|exceeds?|(?:less|greater|more) than|at (?:most|least)|(?:max|min)imum)\b"
     r"|[<>]=|\bin ?[(\[]"
@@ -80,8 +82,8 @@ def change_for_call(
 
     Returns:
         The request with a lower limit on the output, without reasoning that the server cannot read,
-        or without a temperature or `top_p` that is out of its range; None if the error is about
-        none of these.
+        or without a field of the sampling that is out of its range; None if the error is about none
+        of these.
     """
     lower = _find_lower_cap(error, body)
     if lower is not None:
@@ -94,6 +96,6 @@ def change_for_call(
         return replace(request, messages=bare)
     named = named_fields(words, body)[:1]
     is_value = REFUSAL.search(words) and _OUT_OF_RANGE.search(words)
-    if not is_value or named not in (["temperature"], ["top_p"]):
+    if not (is_value and named and _WITH_RANGES.issuperset(named)):
         return None
     return replace(request, sampling=replace(request.sampling, **dict.fromkeys(named)))
