@@ -1,10 +1,13 @@
 """What a server refuses is said otherwise, once it said so, and it is asked only once."""
 
+import json
+from base64 import urlsafe_b64encode
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from batuta.clients import WorkerSpec, discover_pool, open_client
 from batuta.clients.adaptations import (
@@ -23,6 +26,7 @@ from batuta.core import (
     Role,
     Sampling,
     Text,
+    Thought,
     Tool,
     ToolCall,
     ToolResult,
@@ -33,7 +37,7 @@ from batuta.core import (
     user_message,
 )
 from batuta.errors import BadRequestError, ClientError, ContextLengthError
-from clients.cases import RecordingListener
+from clients.cases import CASES, RecordingListener
 from fakes.environ import NOWHERE
 from fakes.refusing import RefusingServer, error, roles, without
 from fakes.server import KEY
@@ -509,3 +513,87 @@ async def test_a_server_that_refuses_every_form_is_asked_nine_times_and_teaches_
         server.rules = ()
         await client.complete(Request(messages=LATE, tools=WEATHER))
         assert roles(server.taken) == ["system", "user", "assistant", "system", "user"]
+
+
+STALE = "stale"
+"""A signature or an encrypted text that the provider cannot read."""
+
+
+def refusing_stale(fake, told):
+    """Return a fake that refuses reasoning that it cannot read."""
+
+    class Refusing(fake):
+        async def _answer(self, request, received):
+            if STALE in str(received.body):
+                return web.json_response(error(told), status=400)
+            return await super()._answer(request, received)
+
+    return Refusing("Fine.")
+
+
+UNREADABLE = {
+    "anthropic": "messages.1.content.0: Invalid `signature` in `thinking` block",
+    "responses": "The encrypted content gAAA for item rs_1 could not be verified. Reason: Encrypted "
+    "content could not be decrypted or parsed.",
+    "gemini": "Corrupted thought signature.",
+}
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.name in UNREADABLE], ids=lambda c: c.name)
+async def test_reasoning_that_a_provider_cannot_read_is_left_out_of_that_call_alone(case, http):
+    extras = {"extras": {"0": {"google": {"thought_signature": STALE}}}}
+    redacted = {
+        "anthropic": "",
+        "responses": f"rs_1.{STALE}",
+        "gemini": f"chat.{urlsafe_b64encode(json.dumps(extras).encode()).decode()}",
+    }[case.name]
+    async with refusing_stale(case.fake, UNREADABLE[case.name]) as server:
+        client = case.client(server, http)
+        model = client.worker.model
+        thought = Thought(model=model, text="Hm.", signature=STALE, redacted=redacted)
+        called = Message(role=Role.ASSISTANT, parts=CALLED[1].parts, thoughts=(thought,))
+        sampling = Sampling(effort="high")
+        stale = Request(messages=(*HI, called, *CALLED[2:]), sampling=sampling)
+        fresh = Request(messages=HI, sampling=sampling)
+        bodies = []
+        for request in (fresh, stale, fresh):
+            assert (await client.complete(request)).text == "Fine."
+            bodies.append(server.requests[-1].body)
+    assert len(server.requests) == 4, "the refused one, and three that were answered"
+    assert bodies[0] == bodies[2], "and the effort is still asked for"
+
+
+async def test_reasoning_that_was_not_sent_is_not_left_out_again_and_again(http):
+    """The thought is another model's, so the request would be the same."""
+    thought = Thought(model="another", text="Hm.", signature=STALE)
+    said = Message(role=Role.ASSISTANT, parts=(Text("Hi."),), thoughts=(thought,))
+    async with RefusingServer(lambda _: error(UNREADABLE["anthropic"])) as server:
+        client = open_client(worker_of(server), http)
+        with pytest.raises(BadRequestError):
+            await client.complete(Request(messages=(*HI, said, *HI)))
+        assert server.refused == 1
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "{name}: 2 is not valid, it should be between 0 and 1",
+        "invalid params, {name} should be in (0,1]",
+        "Invalid {name} value, the valid range of {name} is [0, 1.0]",
+        "Invalid '{name}': decimal above maximum value. Expected a value <= 1, but got 2 instead.",
+        "{name}: Input should be less than or equal to 1",
+    ],
+)
+@pytest.mark.parametrize("name", ["temperature", "top_p", "seed"])
+async def test_a_value_out_of_its_range_does_not_cost_the_values_within_it(http, told, name):
+    def rule(body):
+        return error(told.format(name=name)) if body.get(name, 0) > 1 else None
+
+    async with RefusingServer(rule) as server:
+        client = open_client(worker_of(server), http)
+        sent = []
+        for value in (2, 1):
+            sampling = Sampling(**{name: value})
+            await client.complete(Request(messages=HI, sampling=sampling))
+            sent.append(server.taken.get(name))
+    assert sent == [None, 1] and server.refused == 1

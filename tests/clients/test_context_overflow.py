@@ -3,8 +3,13 @@
 import pytest
 
 from batuta import errors
+from batuta.clients import Secret, WorkerSpec, open_client
 from batuta.clients.error_mapping import error_from_reply, error_from_response
+from batuta.core import Request, Sampling, Worker, WorkerId, user_message
 from batuta.gateway.serving.error_mapping import stated_sizes
+from clients.cases import RecordingListener
+from fakes.refusing import RefusingServer, error
+from fakes.server import KEY
 
 OVERFLOWS = [
     (400, "input length and `max_tokens` exceed context limit: 199211 + 8192 > 200000, decrease input length or `max_tokens` and try again", (207403, 200000)),
@@ -116,3 +121,81 @@ def test_no_more_of_a_message_is_looked_at_than_both_its_ends():
     message = "a" * 3_000 + " prompt is too long " + "b" * 1_000_000
     found = error_from_response(400, {"error": {"message": message}}, headers=None)
     assert not isinstance(found, errors.ContextLengthError)
+
+
+TOGETHER = [
+    "'max_tokens' or 'max_completion_tokens' is too large: {cap}. This model's maximum context length is 32768 tokens and your request has {prompt} input tokens ({cap} > 32768 - {prompt}). (parameter=max_tokens, value={cap})",
+    "This model's maximum context length is 32768 tokens. However, you requested {total} tokens ({prompt} in the messages, {cap} in the completion). Please reduce the length of the messages or completion.",
+    "Requested token count exceeds the model's maximum context length of 32768 tokens. You requested a total of {total} tokens: {prompt} tokens from the input messages and {cap} tokens for the completion.",
+    "This endpoint's maximum context length is 32,768 tokens. However, you requested about {total:,} tokens ({prompt:,} of text input, {cap:,} in the output).",
+    "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 32768. Given: {prompt} `inputs` tokens and {cap} `max_new_tokens`",
+    "input length and `max_tokens` exceed context limit: {prompt} + {cap} > 32768, decrease input length or `max_tokens` and try again",
+]  # fmt: skip
+
+
+def served_by_window(words, prompt, code=400):
+    def rule(body):
+        cap = body.get("max_tokens", 0)
+        message = words.format(cap=cap, prompt=prompt, total=prompt + cap)
+        return error(message, code=code) if prompt + cap > 32768 else None
+
+    return RefusingServer(rule)
+
+
+def served_worker(server):
+    worker = Worker(id=WorkerId("ada"), model="qwen2.5-7b")
+    return WorkerSpec(worker=worker, provider="vllm", base_url=server.url, key=Secret(KEY))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("words", TOGETHER)
+async def test_a_prompt_that_fits_without_so_long_an_answer_is_answered(words, streaming, http):
+    listener = RecordingListener(streaming=streaming)
+    for cap in (32_000, 15_310):
+        request = Request(messages=(user_message("Hi."),), sampling=Sampling(max_tokens=cap))
+        async with served_by_window(words, 17_459) as server:
+            reply = await open_client(served_worker(server), http).complete(request, listener)
+        assert reply.text == "Fine." and server.refused <= 2
+        assert server.taken["max_tokens"] == 32_768 - 17_459
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("words", TOGETHER)
+async def test_a_prompt_that_leaves_hardly_any_room_does_not_fit(words, http):
+    request = Request(messages=(user_message("Hi."),), sampling=Sampling(max_tokens=8_192))
+    for prompt in (32_000, 40_000):
+        async with served_by_window(words, prompt) as server:
+            with pytest.raises(errors.ContextLengthError):
+                await open_client(served_worker(server), http).complete(request)
+            assert server.refused <= 2
+
+
+OWN_LIMITS = [
+    "max_tokens is too large: {cap}. This model supports at most 16384 completion tokens, whereas you provided {cap}.",
+    "max_tokens: {cap} > 16384, which is the maximum allowed number of output tokens for claude-3-5-haiku-20241022",
+    "Invalid max_tokens value, the valid range of max_tokens is [1, 16384]",
+    "Range of max_tokens should be [1, 16384]",
+    "`max_tokens` must be less than or equal to `16384`, the maximum value for `max_tokens` is less than the `context_window` for this model",
+    "The parameter `max_tokens` specified in the request are not valid: integer above maximum value, expected a value <= 16384, but got {cap} instead. Request id: 0217752964393142fa50",
+    "The maximum tokens you requested exceeds the model limit of 16384. Try again with a maximum tokens value that is not higher than 16384.",
+]  # fmt: skip
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("words", OWN_LIMITS)
+async def test_a_limit_above_the_model_s_own_is_lowered_and_never_sent_under_another_name(
+    words, http
+):
+    def rule(body):
+        cap = body.get("max_tokens", 0)
+        return error(words.format(cap=cap), code=400) if cap > 16_384 else None
+
+    async with RefusingServer(rule) as server:
+        client = open_client(served_worker(server), http)
+        for cap, sent in ((32_000, 16_384), (100, 100)):
+            asked = Request(messages=(user_message("Hi."),), sampling=Sampling(max_tokens=cap))
+            assert (await client.complete(asked)).text == "Fine."
+            assert server.taken["max_tokens"] == sent
+            assert "max_completion_tokens" not in server.taken
+    assert server.refused == 1

@@ -1,10 +1,18 @@
 """One model at several addresses: by weight, one after another, with a pause for who fails."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
-from batuta.clients import HttpTransport, ScriptedClient, WorkerSpec, open_client
+from batuta.clients import (
+    HttpTransport,
+    RetryPolicy,
+    ScriptedClient,
+    WorkerHealth,
+    WorkerSpec,
+    open_client,
+)
 from batuta.clients.factory import Deployment, Deployments
 from batuta.clients.http_target import Secret
 from batuta.clients.providers import DeploymentSpec
@@ -73,28 +81,52 @@ async def test_a_fault_of_the_request_is_not_repeated_elsewhere():
     assert good.calls == 0
 
 
+def opened(one, two, http, weight=0.0, **more):
+    """A client of a worker with two deployments, the second with that weight."""
+    worker = Worker(id=WorkerId("ada"), model="gpt-5")
+    specs = [
+        WorkerSpec(worker=worker, provider="openai", base_url=server.url, key=Secret(KEY))
+        for server in (one, two)
+    ]
+    other = DeploymentSpec(spec=specs[1], weight=weight)
+    spec = replace(specs[0], deployments=(other,))
+    return open_client(spec, http, policy=RetryPolicy(base=0.0), **more)
+
+
 async def test_a_failed_deployment_is_left_alone_for_a_while():
     async with (
         FakeOpenAI("One.", [Fault.SERVER_ERROR] * 9) as one,
         FakeOpenAI("Two.") as two,
         HttpTransport() as http,
     ):
-        worker = Worker(id=WorkerId("ada"), model="gpt-5")
-        other = DeploymentSpec(
-            spec=WorkerSpec(worker=worker, provider="openai", base_url=two.url, key=Secret(KEY)),
-            weight=0,
-        )
-        spec = WorkerSpec(
-            worker=worker,
-            provider="openai",
-            base_url=one.url,
-            key=Secret(KEY),
-            deployments=(other,),
-        )
-        client = open_client(spec, http)
+        client = opened(one, two, http)
         for _ in range(5):
             assert (await client.complete(ask("hi"))).text == "Two."
         assert (len(one.requests), len(two.requests)) == (1, 5)
+
+
+async def test_deployments_that_have_all_failed_once_are_called_again():
+    async with (
+        FakeOpenAI("One.", [Fault.SERVER_ERROR]) as one,
+        FakeOpenAI("Two.", [Fault.SERVER_ERROR]) as two,
+        HttpTransport() as http,
+    ):
+        client = opened(one, two, http, health=WorkerHealth())
+        for _ in range(7):
+            assert (await client.complete(ask("hi"))).text == "One."
+        assert (len(one.requests), len(two.requests)) == (8, 1)
+
+
+async def test_a_failure_of_the_only_deployment_that_is_not_skipped_is_retried():
+    for text in ("a", "b", "c", "d", "e", "f"):  # conversations of either deployment
+        async with (
+            FakeOpenAI("One.", [Fault.SERVER_ERROR] * 9) as one,
+            FakeOpenAI("Two.", [None, Fault.SERVER_ERROR]) as two,
+            HttpTransport() as http,
+        ):
+            client = opened(one, two, http, weight=1.0)
+            answers = [(await client.complete(ask(each))).text for each in (text, text * 2, text)]
+        assert answers == ["Two."] * 3
 
 
 def test_deployments_of_the_settings_file():

@@ -106,6 +106,12 @@ def test_a_wait_in_words(words, seconds):
         (lambda: {"X_RateLimit_Reset": str(int(time.time() + 3600))}, 3600),
         (lambda: {"anthropic_ratelimit_tokens_remaining": "0",
           "anthropic_ratelimit_tokens_reset": moment(3600).strftime("%Y-%m-%dT%H:%M:%SZ")}, 3600),
+        (lambda: {"anthropic_ratelimit_input_tokens_remaining": "0",
+          "anthropic_ratelimit_input_tokens_reset": moment(3600).strftime("%Y-%m-%dT%H:%M:%SZ"),
+          "anthropic_ratelimit_requests_remaining": "9",
+          "anthropic_ratelimit_requests_reset": moment(9).strftime("%Y-%m-%dT%H:%M:%SZ")}, 3600),
+        ({"x_ratelimit_reset_tokens_minute": "11.5", "x_ratelimit_remaining_tokens_minute": "0",
+          "x_ratelimit_reset_requests_day": "33011.3", "x_ratelimit_remaining_requests_day": "7"}, 11.5),
         ({"x_ratelimit_reset_tokens": "soon", "retry_after": "later"}, None),
     ],
 )  # fmt: skip

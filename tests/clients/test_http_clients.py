@@ -10,6 +10,7 @@ import pytest
 
 from batuta import errors
 from batuta.clients import HttpTransport
+from batuta.clients.http_target import HttpTarget
 from batuta.core import (
     Finish,
     Image,
@@ -237,6 +238,14 @@ async def test_nobody_there_is_unreachable(case, http):
     ) as caught:
         await client.complete(ASK)
     assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("host", ["a..example.org", ".example.org", f"{'a' * 64}.example.org"])
+async def test_a_host_that_cannot_be_resolved_is_said(http, host):
+    target = HttpTarget(url=f"http://{host}/v1")
+    for call in (http.post(target, {}), http.fetch(target, "*/*", 100)):
+        with pytest.raises(errors.ProviderUnreachableError, match="is not a valid name"):
+            await call
 
 
 @pytest.mark.parametrize("streaming", [False, True])

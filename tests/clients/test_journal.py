@@ -5,6 +5,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
+from contextlib import closing
 from decimal import Decimal
 from itertools import count
 
@@ -41,6 +43,18 @@ async def test_a_call_is_paid_once_and_its_reply_is_the_same(journal):
     assert again.usage.total > 0 and again.cost.usd > 0, "with the cost of the time it was paid"
     assert len(worker.requests) == 1
     assert (journal.misses, journal.hits) == (1, 1)
+
+
+def test_processes_that_open_a_new_journal_together_wait_for_each_other(tmp_path):
+    path = tmp_path / "calls.db"
+    with closing(sqlite3.connect(path, check_same_thread=False, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("CREATE TABLE reached (worker TEXT PRIMARY KEY, identity TEXT)")
+        later = threading.Timer(0.2, other.execute, ["COMMIT"])
+        later.start()
+        with CallCache(path) as journal:
+            assert journal.read("w", asked()) is None
+        later.join()
 
 
 @pytest.mark.parametrize(

@@ -219,6 +219,18 @@ async def test_a_reply_cut_or_filtered_says_so(http, streaming):
         assert (reply.text, reply.finish) == ("It is", finish)
 
 
+@pytest.mark.parametrize("most", [1, 15, 16, 100])
+async def test_a_client_that_probes_a_model_by_a_single_token_is_answered(http, most):
+    async with FakeOpenAIResponses("O") as server:
+        spec = WorkerSpec(
+            worker=worker("gpt-6.1-sol"), provider="openai", base_url=server.url, key=Secret(KEY)
+        )
+        request = Request(messages=(user_message("quota"),), sampling=Sampling(max_tokens=most))
+        assert (await open_provider_client(spec, http).complete(request)).text == "O"
+    assert not server.wrong
+    assert server.requests[0].body["max_output_tokens"] == max(most, 16)
+
+
 def test_temperature_is_sent_where_the_model_does_not_reason():
     adapter = OpenAIResponsesAdapter("gpt-6-luna", OPENAI_DIALECT)
     assert adapter.build_body(asked("none"), stream=False)["temperature"] == 0.2

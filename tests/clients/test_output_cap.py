@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.clients.anthropic.client import AnthropicAdapter
+from batuta.clients.anthropic.client import AnthropicAdapter, claude_rules
 from batuta.clients.gemini.client import GeminiAdapter
 from batuta.clients.openai.client import (
     COMPATIBLE_DIALECT,
@@ -51,6 +51,16 @@ def test_nothing_above_the_cap_is_asked_for(model, cap, own, effort, stream):
     assert most <= cap
     thinking = body.get("thinking", {}).get("budget_tokens", 0)
     assert thinking == 0 or 1024 <= thinking < most
+
+
+@pytest.mark.parametrize("model", ["claude-opus-4-1", "claude-sonnet-4-5", "claude-3-7-sonnet"])
+@given(own=st.none() | st.integers(1, 70_000), effort=st.sampled_from(EFFORTS[2:]))
+def test_thinking_and_answer_fit_into_the_model_s_own_limit(model, own, effort):
+    sampling = Sampling(max_tokens=own, effort=effort)
+    request = Request(messages=(user_message("hi"),), sampling=sampling)
+    body = AnthropicAdapter(model).build_body(request, stream=False)
+    assert 1024 <= body["thinking"]["budget_tokens"] < body["max_tokens"]
+    assert body["max_tokens"] <= claude_rules(model).max_output
 
 
 @pytest.mark.parametrize("model", WIRES)

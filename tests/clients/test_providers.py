@@ -87,6 +87,15 @@ async def test_another_server_behind_openai_s_variable_is_asked_for_its_models(h
     assert not server.wrong
 
 
+async def test_a_model_that_two_variables_name_the_server_of_is_one_worker(http):
+    async with FakeOpenAI() as one, FakeOpenAI() as other:
+        one.models, other.models = [{"id": "both"}], [{"id": "both"}, {"id": "its-own"}]
+        urls = {"OPENAI_BASE_URL": one.url, "OPENROUTER_BASE_URL": other.url}
+        found = (await discover_pool(NOWHERE | urls, http)).specs
+    assert [spec.worker.id for spec in found] == ["compatible/both", "compatible/its-own"]
+    assert found[0].base_url == one.url
+
+
 async def test_an_address_that_is_named_is_waited_for():
     """It may be far away; only what may listen on a common port is given a moment."""
 

@@ -95,6 +95,15 @@ def test_a_proxy_that_cannot_be_used_is_said_at_the_beginning(proxy):
         HttpTransport(environ={"HTTPS_PROXY": proxy})
 
 
+def test_a_proxy_that_no_call_needs_may_be_of_any_kind():
+    """Programs for proxies set all three variables, and ALL_PROXY to one of SOCKS."""
+    unused = {"all_proxy": "socks5://127.0.0.1:7890"}
+    routes = OutwardRoutes({"http_proxy": PROXY, "https_proxy": PROXY, **unused})
+    assert str(routes.find_proxy("https://api.example.org/v1").url) == PROXY
+    with pytest.raises(ConfigError, match="ALL_PROXY must be"):
+        OutwardRoutes({"https_proxy": PROXY, **unused})
+
+
 def test_certificates_of_one_s_own(tmp_path):
     with pytest.raises(ConfigError, match="is not a file"):
         HttpTransport(environ={"SSL_CERT_FILE": str(tmp_path / "nowhere.pem")})

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import selectors
 
 import pytest
 
 from batuta.clients import HttpTransport, Secret, WorkerSpec, open_client
 from batuta.clients.http_target import HttpTarget
 from batuta.clients.openai.stream import OpenAIStreamAccumulator
-from batuta.clients.stream_reading import read_stream
+from batuta.clients.stream_reading import USAGE_SECONDS, read_stream
 from batuta.clients.transport import EventStream
 from batuta.core import Request, Worker, WorkerId, user_message
 from batuta.core.conductor import NullListener
@@ -144,3 +145,47 @@ async def test_what_is_repeated_behind_the_end_is_read_once_and_the_counts_are_n
     usage = accumulator.result().usage
     assert usage is not None and (usage.input, usage.output) == (1000, 500)
     assert accumulator.read < 10
+
+
+class Hurried(asyncio.SelectorEventLoop):
+    """An event loop in which waits pass at once."""
+
+    class Selector(selectors.SelectSelector):
+        now = 0.0
+
+        def select(self, timeout=None):
+            self.now += timeout or 0.0
+            return super().select(0)
+
+    def __init__(self):
+        self.waits = self.Selector()
+        super().__init__(self.waits)
+
+    def time(self):
+        return self.waits.now
+
+
+class Commented:
+    """A stream of these events, and then of a comment every second."""
+
+    target, is_over = HttpTarget(url="http://ada.example"), False
+
+    def __init__(self, *events):
+        self.events = list(events)
+
+    async def batch(self):
+        await asyncio.sleep(1.0)
+        return [("", self.events.pop(0))] if self.events else []
+
+    def rest(self):
+        return []
+
+
+def test_comments_behind_the_reason_for_stopping_do_not_hold_a_reply_up():
+    last = b"".join([chunk("sunny.", "stop"), chunk(usage=USAGE)]).replace(b"data: ", b"")
+    stream = Commented(chunk("It is ")[6:], *filter(None, last.split(b"\n\n")))
+    reading = read_stream(stream.target, OpenAIStreamAccumulator(), stream, NullListener())  # pyright: ignore[reportArgumentType]
+    with asyncio.Runner(loop_factory=Hurried) as runner:
+        provider_reply = runner.run(asyncio.wait_for(reading, 10 * USAGE_SECONDS))
+    assert provider_reply.reply.text == "It is sunny."
+    assert provider_reply.usage is not None and provider_reply.usage.output == 500

@@ -71,6 +71,7 @@ class FakeOpenAIResponses(FakeServer):
         only(body, _FIELDS, "body")
         need(body.get("store") is False, "it would be stored")
         need(isinstance(body.get("input"), list) and body["input"], "input")
+        need(body.get("max_output_tokens", 16) >= 16, "max_output_tokens below its minimum")
         effort = body.get("reasoning", {}).get("effort", "medium")
         need(effort in _EFFORTS, f"effort {effort}")
         if "-astra" in body["model"] or body["model"] == "gpt-6.1-sol":

@@ -577,6 +577,32 @@ def test_breakers_open_probe_and_close():
     assert (health.calls, health.failures, health.error) == (4, 3, "overloaded")
 
 
+def test_a_breaker_does_not_stay_open_for_as_long_as_a_probe_takes():
+    now = [0.0]
+    health = WorkerHealth(BreakerPolicy(failures=1, pause=10), clock=lambda: now[0])
+    health.record_failure("overloaded")
+    let_through = []
+    while now[0] < 100:  # the first probe takes 60 seconds
+        now[0] += 1.0
+        if now[0] == 70.0:
+            health.record_success(60.0)
+        let_through += [now[0]] if health.allow_call() else []
+    assert let_through[:6] == [10.0, 20.0, 30.0, 40.0, 50.0, 60.0]
+    assert let_through[6:] == [float(second) for second in range(70, 101)]
+
+
+def test_a_probe_that_tells_nothing_lets_the_next_call_probe():
+    now = [0.0]
+    health = WorkerHealth(BreakerPolicy(failures=1, pause=10), clock=lambda: now[0])
+    health.record_failure("overloaded")
+    health.record_abandoned()  # a call from before, which is no probe
+    assert health.wait == 10 and not health.allow_call()
+    now[0] = 10.0
+    assert health.allow_call() and not health.allow_call()
+    health.record_abandoned()
+    assert health.wait == 0 and health.allow_call()
+
+
 # -- the other dialects -----------------------------------------------------------------------
 
 

@@ -115,6 +115,19 @@ async def test_a_program_of_ones_own_serves_with_one_thread_and_eight_slots_and_
         os.kill(pid, 0)
 
 
+async def test_a_model_that_nobody_waits_for_any_more_is_loaded_once(tmp_path):
+    (tmp_path / "a.gguf").write_bytes(b"GGUF and more")
+    files = {"fake": tmp_path / "a.gguf"}
+    async with serve_models(files, 0, ServingOptions(program=FAKE), at_once=False) as address:
+        for _ in range(4):
+            with anyio.move_on_after(0.05):
+                await post(address, asks("fake"))
+        status, _ = await post(address, asks("fake"))
+        find = ["pgrep", "-P", str(os.getpid()), "-f", str(tmp_path)]
+        started = (await anyio.run_process(find)).stdout.split()
+    assert status == 200 and len(started) == 1
+
+
 async def test_a_program_that_ends_at_once_is_told_with_its_last_words(tmp_path):
     (tmp_path / "b.gguf").write_bytes(b"something else")
     files, options = {"b": tmp_path / "b.gguf"}, ServingOptions(program=FAKE)

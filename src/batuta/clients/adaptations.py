@@ -5,6 +5,8 @@ sent again in that form. The worker's client remembers the form that worked, so 
 not refused for the same reason; a worker's settings `adapt` and `field_names` set it from the
 start. Of the sampling fields, a refusal may remove `temperature`, `top_p`, `seed` and the reasoning
 effort. It does not remove `stop`, `n`, `top_k` and others: the call then fails.
+
+Changes that concern one call alone, and are not remembered, are in `clients.call_changes`.
 """
 
 from __future__ import annotations
@@ -30,7 +32,12 @@ from batuta.core import (
     user_message,
 )
 from batuta.core.message import SYSTEM_ROLES
-from batuta.errors import BadRequestError, ClientError, FormRefusedError, ProviderOverloadedError
+from batuta.errors import (
+    BadRequestError,
+    ClientError,
+    FormRefusedError,
+    ProviderOverloadedError,
+)
 
 _CONTINUE = "Continue."
 _NOTED = "I have read the results."
@@ -248,7 +255,7 @@ MAX_ADAPTATIONS = 8
 _MAX_SCHEMAS = 256
 """Maximum number of schemas remembered for one worker; the oldest is dropped first."""
 
-_REFUSAL = re.compile(
+REFUSAL = re.compile(
     r"unsupported|not (?:currently )?support|n't support|unrecogni[sz]ed|not recogni[sz]ed"
     r"|unknown|unexpected|not permitted|not allowed|extra[_ ](?:input|field|forbidden)|unavailable"
     r"|not (?:a )?valid|not available|not implemented|not enabled"
@@ -266,7 +273,7 @@ class _Remedy:
     kind: Kind
     words: re.Pattern[str]
     needs_refusal: bool = True
-    """True if `words` counts only in the message of a 4xx status that also matches `_REFUSAL`."""
+    """True if `words` counts only in the message of a 4xx status that also matches `REFUSAL`."""
 
 
 _REMEDIES = (
@@ -446,9 +453,9 @@ class Adaptations:
         if not isinstance(error, (BadRequestError, ProviderOverloadedError)):
             return
         words = error.words.lower()
-        refused = isinstance(error, BadRequestError) and _REFUSAL.search(words) is not None
+        refused = isinstance(error, BadRequestError) and REFUSAL.search(words) is not None
         if refused:
-            for name in _named_fields(words, body):
+            for name in named_fields(words, body):
                 if name not in self.fields and name not in self.fields.values():
                     yield replace(self, fields={**self.fields, name: _FIELDS[name]})
         for remedy in _REMEDIES:
@@ -485,7 +492,7 @@ def _schema_digest(request: Request) -> bytes | None:
     return None if schema is None else blake2b(schema.encode(), digest_size=16).digest()
 
 
-def _named_fields(words: str, body: Mapping[str, Any]) -> list[str]:
+def named_fields(words: str, body: Mapping[str, Any]) -> list[str]:
     """Return the fields that the error names and that can be changed, in the order of mention.
 
     The order is reversed for two fields that exclude each other: the last one is dropped first.

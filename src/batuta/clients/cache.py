@@ -27,6 +27,7 @@ from batuta.clients.replay import request_fingerprint
 from batuta.clients.scripted_client import split_reply
 from batuta.core import CallListener, Client, Reply, Request
 from batuta.core.conductor import NULL_LISTENER
+from batuta.environment import use_wal
 from batuta.errors import StoreError
 
 BUSY_SECONDS = 30.0
@@ -67,7 +68,7 @@ def open_journal_file(path: Path, table: str, name: str) -> sqlite3.Connection:
         file = sqlite3.connect(
             path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
-        file.execute("PRAGMA journal_mode=WAL")
+        use_wal(file, BUSY_SECONDS)
         file.execute("PRAGMA synchronous=NORMAL")
         file.execute(table)
     except (OSError, sqlite3.Error) as error:

@@ -23,6 +23,7 @@ from batuta.clients.adaptations import (
     Adaptations,
     LearnedAdaptations,
 )
+from batuta.clients.call_changes import change_for_call
 from batuta.clients.decoding import (
     ErrorReply,
     ProviderReply,
@@ -218,6 +219,11 @@ def _other_form(
     """
     if error.usage is not None or not error.words or len(tried) > MAX_ADAPTATIONS:
         return None
+    changed = change_for_call(error, form.original, form.body)
+    if changed is not None:
+        other = _adapt_request(endpoint.adapter, form.adaptations, changed, stream=form.stream)
+        if other.body not in tried:
+            return other
     in_words: Adaptations | None = None
     for adaptations in form.adaptations.remedies(error, form.original, form.body):
         if adaptations.loses_form(form.original):

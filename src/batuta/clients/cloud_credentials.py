@@ -74,11 +74,14 @@ class AwsSigner:
     ) -> dict[str, str]:
         auth, awsrequest = import_module("botocore.auth"), import_module("botocore.awsrequest")
         errors = import_module("botocore.exceptions")
+        # Besides its own errors: a refused role, an output that cannot be parsed, and credentials
+        # that have expired although they were just renewed.
+        kinds = (errors.BotoCoreError, errors.ClientError, ValueError, RuntimeError)
 
         try:
             credentials = self._session.get_credentials()
             frozen = credentials.get_frozen_credentials() if credentials else None
-        except errors.BotoCoreError as error:
+        except kinds as error:
             raise ProviderAuthError(f"AWS gave no credentials: {type(error).__name__}") from None
         if frozen is None:
             raise ProviderAuthError(

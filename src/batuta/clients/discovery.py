@@ -25,6 +25,7 @@ from batuta.clients.providers import (
     provider_url,
 )
 from batuta.clients.transport import HttpTransport
+from batuta.core import WorkerId
 from batuta.errors import ClientError, ConfigError
 
 PROBE_SECONDS = 0.3
@@ -313,7 +314,8 @@ class Discovery:
     """The callable models that were found."""
 
     specs: tuple[WorkerSpec, ...]
-    """Hosted providers first, each provider's models in its own order."""
+    """Hosted providers first, each provider's models in its own order; of workers with the same id,
+    which two servers at configured addresses may list, the first."""
     silent: tuple[str, ...] = ()
     """Environment variables with the address of a server that does not list its models."""
     unasked: tuple[WorkerSpec, ...] = ()
@@ -352,8 +354,11 @@ async def discover_pool(environ: Mapping[str, str], http: HttpTransport) -> Disc
             group.start_soon(ask_server, server)
         for server in hosted:
             group.start_soon(ask_hosted, server)
+    by_id: dict[WorkerId, WorkerSpec] = {}
+    for spec in (spec for name in PROVIDERS for spec in by_provider.get(name, ())):
+        by_id.setdefault(spec.worker.id, spec)
     return Discovery(
-        specs=tuple(spec for name in PROVIDERS for spec in by_provider.get(name, ())),
+        specs=tuple(by_id.values()),
         silent=tuple(sorted(silent)),
         unasked=tuple(
             spec

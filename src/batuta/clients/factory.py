@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, final
@@ -83,18 +84,26 @@ class Deployment:
             raise ValueError("a weight must be a finite number that is not negative")
 
 
+COOLDOWN = BreakerPolicy(failures=1, pause=15.0)
+"""A deployment is skipped after one failure: for 15 seconds, then each time twice as long, up to 5
+minutes."""
+
+
 @final
 class Deployments:
     """Calls one of the deployments, and the others in turn as long as the call fails.
 
-    A conversation stays at its deployment, where its prompt is cached. A circuit breaker around
-    each client skips a deployment that has failed.
+    A conversation stays at its deployment, where its prompt is cached. A deployment that has failed
+    is skipped for a while (`COOLDOWN`), unless all have failed: then all are called nevertheless.
     """
 
     def __init__(self, members: Sequence[Deployment]) -> None:
         if not members:
             raise ValueError("a model needs at least one deployment")
-        self._members = tuple(members)
+        self._members = tuple(
+            (CircuitBreakerClient(each.client, WorkerHealth(COOLDOWN), "a deployment"), each.weight)
+            for each in members
+        )
 
     def __repr__(self) -> str:
         return f"Deployments({len(self._members)})"
@@ -107,10 +116,12 @@ class Deployments:
                 error if a further attempt is useless.
             LimitReachedError: the budget does not allow a further attempt.
         """
-        *others, last = self._in_order(request)
-        for member in others:
+        ordered = self._in_order(request)
+        able = [each for each in ordered if not each.health.wait]
+        *others, last = able or ordered
+        for each in others:
             try:
-                return await member.client.complete(request, listener)
+                return await (each if able else each.inner).complete(request, listener)
             except _REQUEST_ERRORS:
                 raise
             except CircuitOpenError:
@@ -118,16 +129,19 @@ class Deployments:
             except ClientError as error:
                 failure = Failure.of(error)
             await listener.on_failure(failure)
-        return await last.client.complete(request, listener)
+        if able:
+            with suppress(CircuitOpenError):  # another call probes it at this moment
+                return await last.complete(request, listener)
+        return await last.inner.complete(request, listener)
 
-    def _in_order(self, request: Request) -> list[Deployment]:
+    def _in_order(self, request: Request) -> list[CircuitBreakerClient]:
         """Return all deployments in a weighted random order, the same for one conversation."""
         rng = Random(_conversation_beginning(request))
         drawn = [
-            (rng.expovariate(member.weight) if member.weight else math.inf, number)
-            for number, member in enumerate(self._members)
+            (rng.expovariate(weight) if weight else math.inf, number)
+            for number, (_, weight) in enumerate(self._members)
         ]
-        return [self._members[number] for _, number in sorted(drawn)]
+        return [self._members[number][0] for _, number in sorted(drawn)]
 
 
 def _conversation_beginning(request: Request) -> str:
@@ -142,9 +156,6 @@ def _conversation_beginning(request: Request) -> str:
     return "\0".join(texts)
 
 
-COOLDOWN = BreakerPolicy(failures=1, pause=15.0)
-"""A deployment is skipped after one failure: for 15 seconds, then each time twice as long, up to 5
-minutes."""
 CHECK_MAX_TOKENS = 64
 """Maximum number of output tokens of a check, with room for a little reasoning before "ok"."""
 
@@ -200,18 +211,13 @@ def _create_limited_client(
 def _create_deployments_client(
     spec: WorkerSpec, first: Client, http: HttpTransport, shared: RedisConnections | None
 ) -> Client:
-    """Return one client over all addresses; an address that fails is skipped for a while."""
+    """Return one client over all addresses."""
     members = [(first, spec.weight)]
     members += [
         (_create_limited_client(each.spec, http, shared=shared), each.weight)
         for each in spec.deployments
     ]
-    return Deployments(
-        [
-            Deployment(CircuitBreakerClient(client, WorkerHealth(COOLDOWN), spec.worker.id), weight)
-            for client, weight in members
-        ]
-    )
+    return Deployments([Deployment(client, weight) for client, weight in members])
 
 
 def _shared_slots(spec: WorkerSpec, shared: RedisConnections) -> RedisSlots:

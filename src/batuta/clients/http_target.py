@@ -50,6 +50,8 @@ class OutwardRoutes:
         named = {kind: _read_either(environ, f"{kind}_proxy") for kind in ("http", "https", "all")}
         if "REQUEST_METHOD" in environ and "http_proxy" not in environ:
             named["http"] = ""  # in CGI programs HTTP_PROXY may come from a request header
+        if named["http"] and named["https"]:
+            named["all"] = ""  # never used; it is often one that only other programs can use
         self._proxies = {kind: _parse_proxy(kind, url) for kind, url in named.items() if url}
         self.are_direct = not self._proxies
         """Whether no proxy is configured."""

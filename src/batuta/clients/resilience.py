@@ -3,7 +3,8 @@
 A closed breaker lets calls pass. After `failures` in a row it opens: calls fail immediately, so
 that another worker takes over without a wait. After a pause one call is let through. If that call
 is answered, the breaker closes; if the provider fails it, the breaker opens again for twice as
-long, up to `longest`. If it ends otherwise, the next call is let through.
+long, up to `longest`. If it ends otherwise, the next call is let through; also if it has not ended
+after another such pause, since a long answer is no failure.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class WorkerHealth:
         self.policy = policy
         self._clock = clock
         self._until: float | None = None
-        """The time at which the pause ends; None while the breaker is closed."""
+        """The time from which the next call may probe; None while the breaker is closed."""
         self._pause = policy.pause
         """Seconds of the current or next pause."""
         self._probing = False
@@ -110,7 +111,7 @@ class WorkerHealth:
 
     @property
     def wait(self) -> float:
-        """Seconds until the pause ends; 0 if there is none."""
+        """Seconds until the next call may probe the provider; 0 while the breaker is closed."""
         if self._until is None:
             return 0.0
         return max(0.0, self._until - self._clock())
@@ -122,9 +123,9 @@ class WorkerHealth:
         """
         if self._until is None:
             return True
-        if self._probing or self.wait > 0:
+        if self.wait > 0:
             return False
-        self._probing = True
+        self._probing, self._until = True, self._clock() + self._pause
         return True
 
     def record_success(self, seconds: float) -> None:
@@ -150,7 +151,8 @@ class WorkerHealth:
 
     def record_abandoned(self) -> None:
         """Record that the call ended without a sign of the provider's health."""
-        self._probing = False
+        if self._probing:
+            self._probing, self._until = False, self._clock()
 
 
 @final

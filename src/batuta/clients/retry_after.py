@@ -15,7 +15,9 @@ from batuta.clients.decoding import as_array, as_object, as_string
 MAX_RETRY_SECONDS = 86_400.0
 """The longest wait that is returned; a longer wait is reduced to it."""
 _MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms")
-_RESETS = re.compile(r"(?:(?:x|anthropic)-)?ratelimit-(?:(\w+)-)?(?:reset|remaining)(?:-(\w+))?")
+_RESETS = re.compile(
+    r"(?:(?:x|anthropic)-)?ratelimit-(?:([\w-]{1,40})-)?(?:reset|remaining)(?:-([\w-]{1,40}))?"
+)
 """Matches headers with a limit's remaining amount, or the time of its reset."""
 _UNITS = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(ms|[dhms])[a-z]{0,6}")

@@ -43,7 +43,7 @@ from batuta.errors import (
 _EVENTS_PER_YIELD = 64
 """Events after which the loop yields to other tasks: a few milliseconds of work."""
 USAGE_SECONDS = 10.0
-"""Seconds to wait for the usage after a reply has given its finish reason."""
+"""Seconds to wait for an event, such as the usage, after a reply has given its finish reason."""
 COUNTS_SECONDS = 0.5
 """Seconds of silence that end the search for the usage after an error or a malformed event."""
 _BATCH_EVENTS = 8
@@ -322,15 +322,16 @@ async def _batch_within(events: EventStream, seconds: float) -> list[SseEvent] |
 async def _next_batch(accumulator: StreamAccumulator, events: EventStream) -> list[SseEvent] | None:
     """Return the next events; None at the end of the stream.
 
-    After a finished reply also None if nothing follows in time, or the connection fails.
+    After a finished reply also None if no event follows in time, or the connection fails. Comments,
+    with which some servers keep a connection open, are no events.
     """
     if not accumulator.is_finished:
         return await events.batch()
-    with anyio.move_on_after(USAGE_SECONDS):
-        try:
-            return await events.batch()
-        except (ProviderTimeoutError, StreamInterruptedError):
-            pass  # the finish reason was received, so the reply is complete
+    # With the finish reason the reply is complete, whatever becomes of the connection.
+    with anyio.move_on_after(USAGE_SECONDS), suppress(ProviderTimeoutError, StreamInterruptedError):
+        while (batch := await events.batch()) == []:
+            pass
+        return batch
     return None
 
 

@@ -122,6 +122,7 @@ _UNREACHABLE: tuple[tuple[type[Exception], str], ...] = (
     (aiohttp.ClientConnectorError, "no connection to the provider could be made"),
     (aiohttp.ClientOSError, "the connection to the provider broke before it answered"),
     (ConnectionResetError, "the connection to the provider broke before it answered"),
+    (UnicodeError, "the host in the provider's URL is not a valid name"),
 )
 """Classes of errors and their sentences; the first class counts that fits the error."""
 
@@ -179,7 +180,7 @@ MAX_HEADER_BYTES = 1 << 16
 DRAIN_SECONDS = 0.05
 """Seconds to wait for data after the end of a reply; usually only the end of the body follows."""
 
-_CONNECTION_ERRORS = (aiohttp.ClientError, OSError, TimeoutError)
+_CONNECTION_ERRORS = (aiohttp.ClientError, OSError, UnicodeError)  # the last: of a host's name
 
 
 class Closable(Protocol):
@@ -340,9 +341,8 @@ class HttpTransport:
         Raises:
             ClientError: the request failed; the subclass says why.
         """
-        return await self._json(
-            target, await self._request("GET", target, None, "application/json")
-        )
+        response = await self._request("GET", target, None, "application/json")
+        return await self._json(target, response)
 
     async def fetch(self, target: HttpTarget, accept: str, max_bytes: int) -> FetchedBody:
         """Return the response at `target` undecoded, whatever its status.

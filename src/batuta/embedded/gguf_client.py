@@ -31,7 +31,13 @@ from batuta.core import (
 from batuta.core.conductor import NULL_LISTENER
 from batuta.distribution import install_hint
 from batuta.embedded.client import DEFAULT_SAMPLING, role_name
-from batuta.errors import BadRequestError, ConfigError, InvalidReplyError
+from batuta.errors import (
+    BadRequestError,
+    ClientError,
+    ConfigError,
+    ContextLengthError,
+    InvalidReplyError,
+)
 
 _SHARED = r"""
 thought ::= [^\n"=]{1,200} "\n"
@@ -81,6 +87,8 @@ def _quote_terminal(text: str) -> str:
 POSITIONS = 4096
 """Context length: tokens of prompt and reply together."""
 _MAGIC = b"GGUF"
+_TOO_LONG = "exceed_context_size_error"
+"""llama.cpp's type of the error for a prompt that does not fit."""
 
 
 @final
@@ -139,7 +147,8 @@ class GgufClient:
         Raises:
             BadRequestError: the request has tools, a response format, a prefill, or messages that
                 the model cannot read.
-            InvalidReplyError: llama.cpp reported an error.
+            ContextLengthError: the prompt leaves no position for a reply.
+            InvalidReplyError: llama.cpp reported another error.
         """
         body = self._body(request)
         stopped = threading.Event()
@@ -187,7 +196,7 @@ class GgufClient:
             """Collect a chunk of the reply; return True to stop."""
             parsed: dict[str, Any] = chunk if isinstance(chunk, dict) else {}  # pyright: ignore[reportUnknownVariableType] - of JSON
             if "choices" not in parsed:
-                failed.append(chunk)
+                failed.append(parsed.get("error") or chunk)
                 return True
             for choice in parsed["choices"]:
                 parts.append(choice["delta"].get("content") or "")
@@ -201,7 +210,7 @@ class GgufClient:
         except (RuntimeError, ValueError) as error:
             raise InvalidReplyError(f"llama.cpp failed: {error}") from None
         if failed:
-            raise InvalidReplyError(f"llama.cpp failed: {str(failed[0])[:200]}")
+            raise self._error_of(failed[0])
         usage: dict[str, int] = ended.get("usage") or {}
         return Reply(
             text="".join(parts),
@@ -213,6 +222,16 @@ class GgufClient:
             finish=Finish.LENGTH if ended.get("finish") == "length" else Finish.STOP,
             model=self._name,
         )
+
+    def _error_of(self, stated: Any) -> ClientError:
+        """Return the error for what llama.cpp stated instead of a chunk of the reply."""
+        error: dict[str, Any] = stated if isinstance(stated, dict) else {}  # pyright: ignore[reportUnknownVariableType] - of JSON
+        if error.get("type") == _TOO_LONG:
+            return ContextLengthError(
+                f"the prompt leaves no room for a reply in the {POSITIONS} positions of "
+                f"{self._name}: shorten it"
+            )
+        return InvalidReplyError(f"llama.cpp failed: {str(error.get('message') or stated)[:200]}")
 
 
 def _set_parameters(params: Any, path: Path) -> Any:

@@ -15,6 +15,7 @@ from typing import Any, cast, final
 import aiohttp
 import anyio
 from aiohttp import web
+from anyio.abc import TaskGroup
 
 from batuta.errors import ConfigError
 from batuta.local.llama_backends import LOOPBACK, ServingOptions, start_backend
@@ -48,8 +49,8 @@ async def serve_models(
             cannot load a file.
     """
     # llama.cpp is stopped last, since it waits for responses that are still being read.
-    async with AsyncExitStack() as backends, AsyncExitStack() as stack:
-        router = _ModelRouter(files, options, backends)
+    async with AsyncExitStack() as backends, AsyncExitStack() as stack, _open_group() as loading:
+        router = _ModelRouter(files, options, backends, loading)
         stack.push_async_callback(router.session.close)
         runner = web.AppRunner(
             router.build_app(), handler_cancellation=True, shutdown_timeout=_LAST_SECONDS
@@ -67,6 +68,17 @@ async def serve_models(
         yield f"http://{host}:{taken}"
 
 
+@asynccontextmanager
+async def _open_group() -> AsyncGenerator[TaskGroup]:
+    """Open a task group that is cancelled at its end, and does not wrap errors of the block."""
+    group = await anyio.create_task_group().__aenter__()
+    try:
+        yield group
+    finally:
+        group.cancel_scope.cancel()
+        await group.__aexit__(None, None, None)
+
+
 def _port_error(port: int, error: OSError) -> ConfigError:
     if error.errno == errno.EADDRINUSE:
         return ConfigError(f"port {port} is used by another program: choose another with --port")
@@ -74,11 +86,27 @@ def _port_error(port: int, error: OSError) -> ConfigError:
 
 
 @final
+class _Load:
+    """The loading of one model, for which several requests may wait."""
+
+    def __init__(self) -> None:
+        self.ended = anyio.Event()
+        self.address = ""
+        """The address of the model's llama.cpp; empty until the model is loaded."""
+        self.reason = ""
+        """The reason why the model cannot be loaded; empty if there is none."""
+
+
+@final
 class _ModelRouter:
     """Routes requests by the model that they name."""
 
     def __init__(
-        self, files: Mapping[str, Path], options: ServingOptions, stack: AsyncExitStack
+        self,
+        files: Mapping[str, Path],
+        options: ServingOptions,
+        stack: AsyncExitStack,
+        group: TaskGroup,
     ) -> None:
         self.session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=None), headers={"Accept-Encoding": "identity"}
@@ -86,7 +114,9 @@ class _ModelRouter:
         self._files = files
         self._options = options
         self._stack = stack
-        self._addresses: dict[str, str] = {}
+        self._group = group
+        """Loads the models: a request that ends early does not end the loading that it began."""
+        self._loads: dict[str, _Load] = {}
         self._loading = anyio.Lock()
 
     def build_app(self) -> web.Application:
@@ -105,21 +135,40 @@ class _ModelRouter:
         Raises:
             ConfigError: the model cannot be loaded.
         """
-        if name not in self._addresses:
+        load = self._loads.get(name)
+        if load is None:
+            load = self._loads[name] = _Load()
+            self._group.start_soon(self._load_model, name, load)
+        await load.ended.wait()
+        if load.reason:
+            raise ConfigError(load.reason)
+        return load.address
+
+    async def _load_model(self, name: str, load: _Load) -> None:
+        """Start the model's llama.cpp, one model after another; after a failure forget the load."""
+        try:
             async with self._loading:
-                if name not in self._addresses:
-                    path = self._files[name]
-                    started = await start_backend(name, path, self._options, self._stack)
-                    self._addresses[name] = started
-        return self._addresses[name]
+                load.address = await start_backend(
+                    name, self._files[name], self._options, self._stack
+                )
+        except ConfigError as error:
+            load.reason = str(error)
+            del self._loads[name]
+        load.ended.set()
+
+    @property
+    def _addresses(self) -> dict[str, str]:
+        """The addresses of the models that are loaded."""
+        return {name: load.address for name, load in self._loads.items() if load.address}
 
     async def _list_models(self, _: web.Request) -> web.Response:
         rows: list[Any] = []
         for name in self._files:
-            if name not in self._addresses:
+            address = self._addresses.get(name)
+            if address is None:
                 rows.append({"id": name, "object": "model", "owned_by": "llamacpp"})
                 continue
-            async with self.session.get(f"{self._addresses[name]}/v1/models") as response:
+            async with self.session.get(f"{address}/v1/models") as response:
                 listing = await response.json()
             rows += listing["data"]
         return web.json_response({"object": "list", "data": rows})

@@ -50,6 +50,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.pool import NullPool
 
 from batuta.distribution import install_hint, package_hint
+from batuta.environment import use_wal
 from batuta.errors import StoreError
 from batuta.store.postgres import (
     SILENT_SECONDS,
@@ -68,7 +69,7 @@ BUSY_MS = 5_000
 """Milliseconds that SQLite waits for another writer before it fails with `locked`."""
 
 _WAL_PAUSE = 0.01
-"""Seconds between attempts to switch a file to WAL."""
+"""Seconds between attempts to truncate the WAL."""
 
 _PROBE_SECONDS = 1.0
 """Seconds that a probe waits for other writers."""
@@ -112,27 +113,6 @@ def make_private_file(path: Path) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-
-
-def use_wal(connection: sqlite3.Connection) -> None:
-    """Switch the file to WAL, permanently.
-
-    SQLite ignores busy_timeout here: if two processes open a new file at the same time, one fails
-    with `locked`, and tries again until `BUSY_MS` have passed.
-
-    Raises:
-        sqlite3.Error: the file cannot be switched.
-    """
-    deadline = monotonic() + BUSY_MS / 1000
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or monotonic() > deadline:
-                raise
-            sleep(_WAL_PAUSE)
-        else:
-            return
 
 
 def set_pragmas(connection: Any, _record: object, *, synchronous: str) -> None:
@@ -537,7 +517,7 @@ def _create_file(url: URL, synchronous: str) -> None:
         make_private_file(path)
         with closing(sqlite3.connect(path)) as connection:
             set_pragmas(connection, None, synchronous=synchronous)
-            use_wal(connection)
+            use_wal(connection, BUSY_MS / 1000)
     except OSError as error:
         raise StoreError(
             f"{path} cannot be opened or created: {error.strerror or error}"

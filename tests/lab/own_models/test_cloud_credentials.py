@@ -20,6 +20,11 @@ from batuta.errors import ProviderAuthError
 pytestmark = pytest.mark.anyio
 KEY_ID, SECRET_KEY = "AKIAEXAMPLEEXAMPLE", "a-secret-that-signs"
 CHAT = {"choices": [{"message": {"content": "Hello."}, "finish_reason": "stop"}], "model": "m"}
+ROLE_REFUSED = "<ErrorResponse><Error><Code>AccessDenied</Code></Error></ErrorResponse>"
+ROLE = (
+    "[default]\nrole_arn = arn:aws:iam::123456789012:role/r\nsource_profile = me\n"
+    f"[profile me]\naws_access_key_id = {KEY_ID}\naws_secret_access_key = {SECRET_KEY}\n"
+)
 GEMINI = {"candidates": [{"content": {"parts": [{"text": "Hello."}]}, "finishReason": "STOP"}]}
 
 
@@ -45,6 +50,8 @@ class Cloud:
 
     async def handle(self, request):
         body = await request.read()
+        if self.refuses and b"Action=AssumeRole" in body:
+            return web.Response(status=403, text=ROLE_REFUSED, content_type="text/xml")
         if request.path == "/token":
             return self._token(request, body)
         self.calls.append((request.method, request.path, dict(request.headers), body))
@@ -138,6 +145,24 @@ async def test_without_credentials_a_call_says_what_to_set(tmp_path, monkeypatch
         (run,) = await run_question(tmp_path, "bedrock", f"{cloud.origin}/openai/v1")
     assert run.outcome is Outcome.FAILED
     assert "set AWS_BEARER_TOKEN_BEDROCK, AWS_ACCESS_KEY_ID" in run.error
+    assert cloud.calls == []
+
+
+@pytest.mark.parametrize(
+    ("profile", "kind"),
+    [(ROLE, "ClientError"), ("[default]\ncredential_process = echo no JSON\n", "JSONDecodeError")],
+)
+async def test_credentials_that_aws_refuses_are_one_sentence(tmp_path, monkeypatch, profile, kind):
+    pytest.importorskip("botocore")
+    (tmp_path / "config").write_text(profile)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    async with Cloud(refuses=True) as cloud:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", cloud.origin)
+        (run,) = await run_question(tmp_path, "bedrock", f"{cloud.origin}/openai/v1")
+    assert run.outcome is Outcome.FAILED
+    assert f"AWS gave no credentials: {kind}" in run.error
     assert cloud.calls == []
 
 

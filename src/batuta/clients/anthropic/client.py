@@ -236,6 +236,7 @@ class AnthropicAdapter:
         elif thinks and (budget := THINKING_TOKENS.get(effort or "")):
             body["thinking"] = {"type": "enabled", "budget_tokens": budget}
             body["max_tokens"] = _add_thinking_budget(body["max_tokens"], budget, request)
+            _cap_output(body, rules.max_output)
         if rules.sampling and "thinking" not in body:
             _set_temperature(body, request)
 

@@ -5,6 +5,8 @@ Deviations a caller should know:
 - A seed is not sent, as the API has none.
 - Temperature and top_p are sent only at the effort `none`; other efforts do not accept them.
 - A message that the model marks as commentary counts as reasoning.
+- A limit of fewer output tokens than `MIN_OUTPUT` is raised to that, as the API refuses it. Clients
+  such as Claude Code probe a model with a limit of 1.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ from batuta.core.conductor import NULL_LISTENER
 from batuta.core.server_tools import WEB_SEARCH
 from batuta.errors import BadRequestError, ClientError, UnsupportedFieldError
 
+MIN_OUTPUT = 16
+"""The lowest limit on the output that the API accepts, in tokens."""
 _SOURCES = "web_search_call.action.sources"
 """The `include` value without which the pages of a search are not returned."""
 _CACHE_FIELDS = (("prompt_cache_key", "key"), ("prompt_cache_retention", "retention"))
@@ -124,7 +128,7 @@ class OpenAIResponsesAdapter:
             raise UnsupportedFieldError(f"{self._model} does not accept stop")
         most = min_cap(sampling.max_tokens, request.max_output)
         if most is not None:
-            body["max_output_tokens"] = most
+            body["max_output_tokens"] = max(most, MIN_OUTPUT)
         if sampling.effort is None:
             return
         effort = reasoning_effort(self._model, sampling.effort)
