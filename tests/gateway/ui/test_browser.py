@@ -378,11 +378,30 @@ def test_two_systems_and_two_runs_are_compared(app_state, visit, run_address):
     offered = page.eval_on_selector_all("#latest option", "all => all.map((o) => o.value)")
     assert run_address.rpartition("/")[2] in offered
     page.goto(f"/ui/compare?a={runs[0]}&b={runs[1]}")
-    assert page.locator(".side").count() == 2
+    assert page.locator(".side:visible").count() == 2
     assert "Tokens" in page.inner_text(".versus-table")
     page.locator(".side [data-node]").last.click()
     assert page.locator("[data-panel]:visible").count() == 1
     sound(page)
+
+
+def test_a_link_asks_nothing_and_stored_runs_give_way_to_new_ones(app_state, visit, run_address):
+    asked = "question=Spend&first=worker%2Fpiano&second=worker%2Foboe"
+    page = visit(app_state, f"/ui/compare?{asked}#ask")
+    assert page.input_value("#question") == "Spend"
+    assert not page.locator("[data-versus]").is_visible()
+    run = run_address.rpartition("/")[2]
+    page.goto(f"/ui/compare?a={run}&b={run}")
+    stored = page.url
+    page.fill("#question", QUESTION + " " * 100_000)  # longer than an address may be
+    page.select_option("[name=second]", "worker/piano")
+    page.click("[data-go]")
+    page.wait_for_selector("[data-difference] table td:has-text('worker/piano')")
+    assert page.locator(".side:visible").count() == 2
+    sound(page)
+    page.go_back()
+    assert page.url == stored
+    page.wait_for_selector(".side a:has-text('open the run')")
 
 
 def test_four_systems_are_compared_by_keyboard(app_state, visit):
@@ -399,7 +418,7 @@ def test_four_systems_are_compared_by_keyboard(app_state, visit):
         assert "$" in side.locator("[data-cost]").inner_text()
         assert "s" in side.locator("[data-time]").inner_text()
     page.reload()
-    assert page.locator(".side").count() == 4
+    assert page.locator(".side:visible").count() == 4
     assert page.input_value("[name=fourth]") == "worker/piano"
     sound(page)
 
@@ -423,7 +442,7 @@ def test_runs_are_chosen_in_the_list_to_be_compared(app_state, visit, run_addres
     assert "at most 4" in page.inner_text("[data-chosen]")
     boxes.nth(4).uncheck()
     button.click()
-    assert page.locator(".side").count() == 4
+    assert page.locator(".side:visible").count() == 4
 
 
 def test_the_pool_is_shown(app_state, visit, run_address):

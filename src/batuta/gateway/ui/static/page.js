@@ -926,10 +926,7 @@ if (compare) {
     event.preventDefault();
     const fields = ["first", "second", "third", "fourth"].map((name) => [name, compare.elements[name].value]).filter(([, value]) => value);
     const question = compare.elements.question.value;
-    if (!sides.length) {
-      location.href = `/ui/compare?${new URLSearchParams([["question", question], ...fields])}#ask`;
-      return;
-    }
+    $("[data-stored]")?.remove();
     $("[data-versus]").hidden = false;
     $("[data-difference]").replaceChildren();
     active = sides.slice(0, fields.length);
@@ -956,7 +953,6 @@ if (compare) {
   };
   if (active.length) all((side) => side.follow(side.root.dataset.follow, compare.dataset.token));
   $("[data-stop]", compare).addEventListener("click", () => sides.forEach((side) => side.stop()));
-  if (location.hash === "#ask" && sides.length) compare.requestSubmit();
 }
 
 /* ---- up to ten questions to two systems --------------------------------------------------- */
