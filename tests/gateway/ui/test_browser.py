@@ -618,7 +618,7 @@ def test_signing_in_as_tenant_and_as_admin(keyed, visit, ask):
     page.keyboard.press("Enter")
     page.wait_for_selector("text=admin")
     page.goto("/ui/")
-    assert page.locator("[data-go], [name=dry]").evaluate_all("all => all.every((b) => b.disabled)")
+    assert page.locator("[data-go], [data-dry]").evaluate_all("all => all.every((b) => b.disabled)")
     page.goto(address)
     assert "acme" in page.inner_text(".stats")
     page.goto("/ui/keys")

@@ -548,7 +548,7 @@ async function copy(text) {
 
 /** Replaces the Ask button by Stop while `work` runs; the keyboard focus moves along. */
 async function during(form, work) {
-  const go = $$('button[type="submit"]', form);
+  const go = $$('[data-dry], button[type="submit"]', form);
   const stop = $("[data-stop]", form);
   const held = go.includes(document.activeElement);
   for (const button of go) button.hidden = true;
@@ -563,6 +563,13 @@ async function during(form, work) {
     if (back) go.at(-1).focus();
   }
 }
+
+/* While Stop is shown, a form asks nothing: Ctrl+Enter, and Enter in a field, also submit it. */
+document.addEventListener("submit", (event) => {
+  if (!$("[data-stop]:not([hidden])", event.target)) return;
+  event.preventDefault();
+  event.stopPropagation();
+}, true);
 
 /* The page gets the URL of a run as soon as the run begins, so that reloading the page shows the run. */
 let shown = location.pathname + location.search;
@@ -583,8 +590,9 @@ class Chat {
     this.question = $("#question");
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      this.ask(event.submitter?.name === "dry");
+      during(form, () => this.ask(false));
     });
+    $("[data-dry]", form)?.addEventListener("click", () => form.reportValidity() && during(form, () => this.ask(true)));
     $("[data-stop]", form).addEventListener("click", () => this.stage?.stop());
     this.tools = form.elements.tools;
     this.tools?.addEventListener("change", () => this.checkTools());
@@ -679,7 +687,7 @@ class Chat {
     const messages = fields.map((field) => ({ role: "tool", tool_call_id: field.dataset.call, content: field.value }));
     const { model, orchestration } = bodyOf(this.form);
     const text = fields.map((field) => `Result of ${field.dataset.tool}: ${field.value}`).join("\n");
-    return this.begin(text, { model, orchestration, messages, results: calls.dataset.calls }, () => {});
+    return during(this.form, () => this.begin(text, { model, orchestration, messages, results: calls.dataset.calls }, () => {}));
   }
 
   /** Starts a run and shows it as the next turn. */
@@ -707,7 +715,7 @@ class Chat {
       onBegin();
     };
     if (number > 1) turn.scrollIntoView({ block: "start", behavior: "smooth" });
-    await during(this.form, () => stage.ask({ ...body, scope: `t${number}` }, this.form.dataset.token));
+    await stage.ask({ ...body, scope: `t${number}` }, this.form.dataset.token);
     if (!stage.id) turn.dataset.failed = "";
     this.ended(stage);
   }
