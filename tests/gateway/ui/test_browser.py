@@ -651,6 +651,33 @@ def test_signing_in_as_tenant_and_as_admin(keyed, visit, ask):
     other.wait_for_url("**/ui/sign-in**")
 
 
+def test_what_a_visitor_does_after_the_session_has_ended_is_said_to_have_failed(keyed, visit, ask):
+    _, issued = keyed.call(keyed.store.keys.create, keyed.mint, "late", "tests")
+    page = visit(keyed, "/ui/")
+    page.fill("[name=key]", issued.text)
+    page.keyboard.press("Enter")
+    ask(page, QUESTION)
+    address = answered(page)
+    ask(page, "Will this ever end?", "sloth")
+    page.wait_for_selector('[data-state="running"]')
+    cookies, run = page.context.cookies(), visit(keyed, "/ui/sign-in")
+    run.context.add_cookies(cookies)
+    run.goto(address)
+    for each in (page, run):
+        each.context.clear_cookies()
+    page.click("[data-stop]")
+    page.wait_for_selector(".toast:has-text('could not be stopped')")
+    for press, said in (("Right", "stored"), ("Rendered", "rendered")):
+        run.locator(f"button:visible:has-text('{press}')").first.click()
+        run.wait_for_selector(f".toast:has-text('could not be {said}')")
+    assert run.locator("form.sign-in").count() == 0
+    stored = keyed.call(keyed.store.summary, address.rpartition("/")[2])
+    assert stored.score is None
+    page.context.add_cookies(cookies)
+    page.click("[data-stop]")
+    page.wait_for_selector("[data-answer] .failure:has-text('Stopped')")
+
+
 @pytest.mark.slow
 def test_the_theme_is_remembered(app_state, visit):
     page = visit(app_state)

@@ -18,10 +18,21 @@ $("[data-theme-switch]")?.addEventListener("click", () => {
   document.cookie = `theme=${root.dataset.theme}; path=/; max-age=31536000; samesite=strict`;
 });
 
-/** Stops a run; the server answers with a redirect, which is not followed. */
-function stopRun(id, token) {
+/** Returns the HTML at an address; null if there is none, or if the server asks to sign in instead. */
+async function fragment(address, options) {
+  try {
+    const response = await fetch(address, options);
+    return response.ok && !response.redirected ? await response.text() : null;
+  } catch {
+    return null;
+  }
+}
+
+/** Stops a run, and says so if that fails. */
+async function stopRun(id, token) {
   const body = new URLSearchParams({ token, from: "script" });
-  return fetch(`/ui/runs/${encodeURIComponent(id)}/stop`, { method: "POST", body, redirect: "manual" });
+  const done = await fragment(`/ui/runs/${encodeURIComponent(id)}/stop`, { method: "POST", body });
+  if (done === null) say("The run could not be stopped: reload the page, then try again.");
 }
 
 /** Shows a message for a few seconds. */
@@ -89,9 +100,9 @@ async function showRendered(button) {
   const raw = button.closest("h4").nextElementSibling;
   let rendered = raw.nextElementSibling?.matches(".answer") ? raw.nextElementSibling : null;
   if (!rendered) {
-    const response = await fetch(button.dataset.rendered).catch(() => null);
-    if (!response?.ok) return say("The text could not be rendered.");
-    rendered = create("div", { className: "answer", hidden: true, innerHTML: await response.text() });
+    const innerHTML = await fragment(button.dataset.rendered);
+    if (innerHTML === null) return say("The text could not be rendered.");
+    rendered = create("div", { className: "answer", hidden: true, innerHTML });
     raw.after(rendered);
     addCopies(rendered.parentElement);
   }
@@ -232,8 +243,7 @@ class Stage {
   async stop() {
     this.halt = true;
     if (!this.id || this.ended) return;
-    const response = await stopRun(this.id, this.token).catch(() => null);
-    if (response?.type !== "opaqueredirect") say("The run could not be stopped.");
+    await stopRun(this.id, this.token);
   }
 
   /* Handlers of the events, by their names. */
@@ -956,8 +966,7 @@ if (compare) {
   const all = async (show) => {
     await during(compare, () => Promise.all(active.map(show)));
     if (!active.every((side) => side.id)) return;
-    const response = await fetch(`/ui/compare/figures?${ids()}`);
-    if (response.ok) $("[data-difference]").innerHTML = await response.text();
+    $("[data-difference]").innerHTML = (await fragment(`/ui/compare/figures?${ids()}`)) ?? "";
   };
   if (active.length) all((side) => side.follow(side.root.dataset.follow, compare.dataset.token));
   $("[data-stop]", compare).addEventListener("click", () => sides.forEach((side) => side.stop()));
@@ -1041,8 +1050,7 @@ class QuestionTable {
   async show() {
     const turn = (this.turn = (this.turn ?? 0) + 1);
     if (!this.cells.some((cell) => cell.id)) return;
-    const response = await fetch(`${this.address()}&part=1`).catch(() => null);
-    const text = response?.ok ? await response.text() : "";
+    const text = await fragment(`${this.address()}&part=1`);
     if (text && turn === this.turn) $("[data-table]", this.form).innerHTML = text;
   }
 
@@ -1070,13 +1078,10 @@ document.addEventListener("submit", async (event) => {
   if (!form.matches("[data-feedback]")) return;
   event.preventDefault();
   const data = new URLSearchParams(new FormData(form, event.submitter));
-  const response = await fetch(form.action, { method: "POST", headers: { "x-fragment": "1" }, body: data });
-  if (!response.ok) {
-    say("The judgement could not be stored.");
-    return;
-  }
+  const outerHTML = await fragment(form.action, { method: "POST", headers: { "x-fragment": "1" }, body: data });
+  if (outerHTML === null) return say("The judgement could not be stored: reload the page, then try again.");
   const [parent, at] = [form.parentElement, $$("button", form).indexOf(event.submitter)];
-  form.outerHTML = await response.text();
+  form.outerHTML = outerHTML;
   $$("[data-feedback] button", parent)[at]?.focus();
   say(data.get("score") === "" ? "Judgement removed." : "Thank you: stored for training.");
 });
@@ -1314,9 +1319,9 @@ if ($("[data-smoothing]")) {
 for (const live of $$("[data-live]")) {
   const again = async () => {
     if (!document.hidden && !live.contains(document.activeElement) && !$(".plot svg:hover", live)) {
-      const response = await fetch(live.dataset.live).catch(() => null);
-      if (response?.ok) {
-        live.innerHTML = await response.text();
+      const text = await fragment(live.dataset.live);
+      if (text !== null) {
+        live.innerHTML = text;
         if (charts.smoothing || charts.from || charts.to < 1) charts.redraw();
       }
     }
