@@ -1156,6 +1156,17 @@ async def test_chosen_runs_are_taken_by_those_alone_who_see_them(keyed, browse):
     assert len(keyed.call(keyed.store.list, 50, tenant="chosen")) == 2
 
 
+def test_two_failures_are_no_identical_answers():
+    failed = replace(make_run(), outcome=Outcome.FAILED, answer=None, error="no worker answered")
+    cells = [
+        replace(TableCell.of(failed), model=f"system {number}", question="Same?")
+        for number in (1, 2)
+    ]
+    rows, _ = arrange_cells(cells)
+    assert [row.common_answer for row in rows] == [""]
+    assert [cell.shown for cell in cells] == ["no worker answered"] * 2
+
+
 async def test_a_table_of_runs_is_made_of_those_that_the_visitor_sees(keyed, browse):
     async def fill():
         for number in (811, 812):
