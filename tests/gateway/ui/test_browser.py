@@ -126,6 +126,40 @@ def test_the_way_back_leads_to_where_the_question_was_asked(app_state, visit, as
     page.wait_for_selector(f".turn:has-text('{QUESTION}')")
 
 
+def test_one_step_back_leads_out_of_a_conversation_and_of_a_table(app_state, visit, ask):
+    page = visit(app_state)
+    for turn in (1, 2):
+        ask(page, QUESTION)
+        page.wait_for_selector(f".turn:nth-child({turn}) [data-links] a")
+    page.go_back()
+    page.wait_for_selector(".recent")
+    page.goto("/ui/compare")
+    page.click("summary:has-text('ten questions')")
+    page.fill("[name=questions]", f"{QUESTION}\nWhat is 2 + 2?")
+    page.select_option("[data-many] [name=first]", "worker/piano")
+    page.click("[data-many] .main")
+    page.wait_for_selector("[data-many] .main:visible")
+    assert page.locator("[data-table] a").count() == 4
+    assert "/ui/compare/table" in page.url
+    page.go_back()
+    page.wait_for_url("**/ui/compare")
+
+
+def test_questions_are_stopped_that_have_no_address_yet(app_state, visit):
+    page = visit(app_state, "/ui/compare")
+    page.click("summary:has-text('ten questions')")
+    page.fill("[name=questions]", "Will this ever end?")
+    for name, model in (("first", "sloth"), ("second", "worker/sloth")):
+        page.select_option(f"[data-many] [name={name}]", model)
+    page.evaluate("""() => {
+      const form = document.querySelector("[data-many]");
+      form.requestSubmit();
+      form.querySelector("[data-stop]").click();
+    }""")
+    page.wait_for_selector("[data-many] .main:visible")
+    assert page.locator("[data-many] .chip:has-text('cancelled')").count() == 2
+
+
 def test_a_comparison_is_found_again_after_a_reload(app_state, visit):
     page = visit(app_state, "/ui/compare")
     page.fill("#question", "Will this ever end?")

@@ -583,8 +583,8 @@ document.addEventListener("submit", (event) => {
 
 /* The page gets the URL of a run as soon as the run begins, so that reloading the page shows the run. */
 let shown = location.pathname + location.search;
-function moveTo(address) {
-  history.pushState(null, "", address);
+function moveTo(address, replaces = address === shown) {
+  history[replaces ? "replaceState" : "pushState"](null, "", address);
   shown = address;
 }
 addEventListener("popstate", () => {
@@ -1030,7 +1030,8 @@ class QuestionTable {
       const response = await post("/ui/ask", body, this.form.dataset.token);
       if (!response.ok) throw new Error((await response.json().catch(() => null))?.error?.message ?? `The server answered ${response.status}.`);
       cell.id = decodeURIComponent(new URL(response.url).pathname.split("/")[3]);
-      moveTo(this.address());
+      if (this.halt) stopRun(cell.id, this.form.dataset.token);
+      moveTo(this.address(), this.cells.filter(({ id }) => id).length > 1);
       for await (const [name, data] of events(response)) if (name === "failed") this.fail(cell, data.message);
     } catch (error) {
       this.fail(cell, error.message);
