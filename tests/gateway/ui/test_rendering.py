@@ -109,7 +109,7 @@ def test_markdown_shows_what_models_write():
 
 @pytest.mark.parametrize(
     ("text", "set_"),
-    [("$a<b$", True), (r"so \(\frac{1}{2}\)", True), (r"\[ x^2 \]", True), ("$$y$$", True), ("$5 and $10", False), ("a $ b $", False), ("costs $3", False)],
+    [("$a<b$", True), (r"so \(\frac{1}{2}\)", True), (r"\[ x^2 \]", True), ("$$y$$", True), ("$5 and $10", False), ("a $ b $", False), ("costs $3", False), ("Set $PATH in `$HOME/.bashrc`.", False)],
 )  # fmt: skip
 def test_formulas_are_told_from_dollars(text, set_):
     assert ("<math" in str(render_markdown(text))) is set_
@@ -269,6 +269,11 @@ def test_a_run_that_waits_for_tools_says_so():
         rounds=(), outcome=Outcome.WAITING, answer=None, reply=Reply(text="", tool_calls=(ToolCall(id="c", name="look", arguments='{"<b>": 1}'),)),
         guards=(GuardrailTriggered(policy="pii", where="input", action="redacted", count=2),),
     )  # fmt: skip
+    answers = {run.id: render_markdown("I *look* it up.")}
+    said = render_fragment(
+        "answer.html.jinja", run=replace(run, answer="I *look* it up."), answers=answers
+    )
+    assert "I <em>look</em> it up." in said and "look({" in said
     html = render_fragment("answer.html.jinja", run=run, answers={})
     assert "look({&#34;&lt;b&gt;&#34;: 1})" in html
     assert "redacted" in html
