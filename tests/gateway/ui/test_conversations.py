@@ -216,6 +216,14 @@ def test_a_conversation_that_goes_on_is_stopped_after_loading_it_again(app_state
     assert texts(stored.header.question) == [("user", QUESTION)], "what had no answer is left out"
 
 
+def test_a_question_of_some_lines_is_shown_whole_on_a_telephone(app_state, visit, ask):
+    page = visit(app_state, width=390)
+    ask(page, "Will this ever end, and is what comes last seen? " * 6, "worker/piano")
+    answered(page)
+    assert page.evaluate("""() => [...document.querySelectorAll(".asked, .asked p")]
+        .every((each) => each.scrollHeight <= each.clientHeight)""")
+
+
 def test_a_refused_question_can_be_asked_again_at_once(app_state, visit, ask):
     page = visit(app_state)
     page.watch.expected += ["400 (Bad Request)"]
