@@ -137,6 +137,32 @@ async def events_until(http, address, name):
     return [name for name in names if name != "answering"], text
 
 
+async def test_what_a_run_said_is_gone_with_it_and_read_by_an_admin_on_the_record(keyed, browse):
+    mine, admin = browse(keyed), browse(keyed)
+    _, issued = keyed.call(keyed.store.keys.create, keyed.mint, "heard", "tests")
+    await sign_in(mine, issued.text)
+    await sign_in(admin, ADMIN)
+    run_id, said = await asked(mine)
+    address = f"/ui/runs/{run_id}/events"
+
+    async def readings():
+        records = [each async for each in keyed.store.audit.read()]
+        return [each.actor for each in records if (each.action, each.subject) == ("run.read", run_id)]
+
+    async with mine.get(address) as response:
+        assert "event: ended" in await response.text() and "event: ended" in said
+    assert keyed.call(readings) == []
+    async with admin.get(address) as response:
+        assert "event: ended" in await response.text()
+    assert keyed.call(readings) == ["admin"]
+    form = {"token": await token_of(mine), "run": run_id, "act": "delete"}
+    async with mine.post("/ui/runs", data=form) as response:
+        assert response.status == 200
+    for http in (mine, admin):
+        async with http.get(address) as response:
+            assert response.status == 404
+
+
 async def test_every_reader_hears_a_run_from_its_beginning(app_state, browse):
     http = browse(app_state)
     async with going_on(http, watched=False) as run_id:
@@ -297,7 +323,7 @@ def test_runs_that_have_ended_hold_little_memory():
             session=None,
             caller=SimpleNamespace(tenant=tenant),
             served_model=SimpleNamespace(name="m"),
-            call=SimpleNamespace(question=question),
+            call=SimpleNamespace(question=question, store=True),
         )
         with runs.track(cast("Any", prepared)):
             pass
@@ -374,7 +400,7 @@ async def test_at_most_four_runs_are_compared(app_state, browse):
             if status == 400:
                 assert "at most 4 runs can be compared" in text
             elif place == "compare":
-                assert text.count('class="side-name"') == (many if many > 1 else 4)
+                assert text.count('class="side" data-run') == (many if many > 1 else 0)
 
 
 @pytest.mark.parametrize("address", SCREENS)
