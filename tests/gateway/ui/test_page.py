@@ -147,7 +147,9 @@ async def test_what_a_run_said_is_gone_with_it_and_read_by_an_admin_on_the_recor
 
     async def readings():
         records = [each async for each in keyed.store.audit.read()]
-        return [each.actor for each in records if (each.action, each.subject) == ("run.read", run_id)]
+        return [
+            each.actor for each in records if (each.action, each.subject) == ("run.read", run_id)
+        ]
 
     async with mine.get(address) as response:
         assert "event: ended" in await response.text() and "event: ended" in said

@@ -7,11 +7,14 @@ import time
 from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, cast
 
 import anyio
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from starlette.requests import Request
 
 from batuta.core import (
     Cost,
@@ -35,6 +38,7 @@ from batuta.engine import conduct
 from batuta.gateway.ui import run_view
 from batuta.gateway.ui.curves import HEIGHT, WIDTH, draw_charts, find_ticks, mark_steps
 from batuta.gateway.ui.learning import (
+    LearningPages,
     drop_copies,
     find_evaluations,
     find_reports,
@@ -408,6 +412,35 @@ def test_a_functions_name_stands_apart(latex, seen):
     html = render_mathml(latex, block=False) or ""
     spaced = re.sub(r'<mspace width="0.167em"></mspace>', "_", html)
     assert re.sub(r"<[^>]*>", "", spaced) == seen
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("report.json", '{"systems": {"a": 1}}'),
+        ("report.json", '{"systems": {"a": {"accuracy": "high", "n": 3}}}'),
+        ("report.json", '{"systems": {}, "why": 3}'),
+        ("report.json", '[1, {"kind": "tuning", "judged": [{"name": "x", "high": 0.3}]}]'),
+        ("report.json", '{"kind": "tuning", "judged": [{"name": "x", "questions": "many"}]}'),
+        ("metrics.jsonl", '{"step": null}\n{"step": "3"}\n{"step": 4, "step_time": "x"}'),
+    ],
+)
+async def test_files_of_other_programs_do_not_hide_what_was_learned(tmp_path, name, text):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "report.json").write_text('{"systems": {"piano": {"accuracy": 0.5, "n": 2}}}')
+    (own / "metrics.jsonl").write_text('{"step": 3, "reward": 0.5}\n')
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / name).write_text(text)
+    (foreign / "settings.json").write_text('{"optimiser": {"steps": 9}}')
+    context = SimpleNamespace(folders=(tmp_path,))
+    pages = LearningPages(cast("Any", SimpleNamespace(page_context=context)))
+    visitor = SimpleNamespace(screens=(), name="", token="", is_operator=False)
+    scope = {"type": "http", "path": "/ui/learning", "headers": [], "query_string": b""}
+    page = await pages.page(Request(scope), cast("Any", visitor))
+    assert "most accurate: piano, 50.0" in bytes(page.body).decode()
+    assert "own" in bytes(page.body).decode()
 
 
 def test_an_evaluation_with_its_report_is_one_card(tmp_path):
