@@ -155,13 +155,10 @@ def _is_report(value: Any) -> bool:
     """Return True if the value is a report; other programs write files of the same name too."""
     report = cast("JsonRecord", value) if isinstance(value, dict) else {}
     systems: Any = report.get("systems")
-    lists = (report.get(name) or [] for name in ("why", "references", "seeds", "workflows"))
-    return isinstance(systems, dict) and all(
-        (
-            *(isinstance(each, list) for each in lists),
-            *map(_has_figures, cast("JsonRecord", systems).values()),
-        )
-    )
+    lists = [report.get(name) or [] for name in ("why", "references", "seeds", "workflows")]
+    if not isinstance(systems, dict) or not all(isinstance(each, list) for each in lists):
+        return False
+    return all(map(_has_figures, cast("JsonRecord", systems).values()))
 
 
 def _has_figures(system: Any) -> bool:
