@@ -1184,6 +1184,22 @@ async def test_chosen_runs_are_taken_by_those_alone_who_see_them(keyed, browse):
     assert len(keyed.call(keyed.store.list, 50, tenant="chosen")) == 2
 
 
+async def test_two_runs_without_an_answer_have_not_given_the_same(app_state, browse):
+    async def fill():
+        for number, answer in ((821, None), (822, None), (823, "4"), (824, "4")):
+            run = replace(make_run(number), answer=answer)
+            await app_state.store.append(run)
+        await app_state.store.flush()
+        return [make_run(number).id for number in (821, 822, 823, 824)]
+
+    failed, again, one, other = app_state.call(fill)
+    for pair, same in (((failed, again), False), ((one, other), True)):
+        query = "&".join(f"run={run}" for run in pair)
+        async with browse(app_state).get(f"/ui/compare/figures?{query}") as response:
+            text = await response.text()
+        assert response.status == 200 and ("exactly the same answer" in text) == same
+
+
 def test_two_failures_are_no_identical_answers():
     failed = replace(make_run(), outcome=Outcome.FAILED, answer=None, error="no worker answered")
     cells = [
