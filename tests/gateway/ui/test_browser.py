@@ -8,12 +8,14 @@ from decimal import Decimal
 from types import SimpleNamespace
 
 import aiohttp
+import httpx
 import pytest
 from aiohttp import web
 
 from batuta.core import Cost, Outcome
+from batuta.language.approval_rules import ApprovalRule
 from gateway.ui.conftest import let_scripts, sound
-from gateway.ui.page_server import ADMIN, HOSTILE, QUESTION
+from gateway.ui.page_server import ADMIN, HOSTILE, QUESTION, PageServer
 
 LIGHTS = """() => {
   window.lights = [];
@@ -710,6 +712,36 @@ def test_what_a_visitor_does_after_the_session_has_ended_is_said_to_have_failed(
     page.context.add_cookies(cookies)
     page.click("[data-stop]")
     page.wait_for_selector("[data-answer] .failure:has-text('Stopped')")
+
+
+def test_a_plan_that_waits_for_approval_says_so_and_an_edited_one_takes_its_place(
+    tmp_path, visit, ask
+):
+    rules = (ApprovalRule(name="four-eyes"),)
+    with PageServer(tmp_path, pace=0.0, keyed=True, approvals=rules).open() as server:
+        _, issued = server.call(server.store.keys.create, server.mint, "acme", "tests")
+        page = visit(server, "/ui/")
+        page.fill("[name=key]", issued.text)
+        page.keyboard.press("Enter")
+        ask(page, QUESTION)
+        page.wait_for_selector("[data-phase]:has-text('approval (four-eyes)')")
+        plans, boss = server.url + "/v1/admin/approvals", {"authorization": f"Bearer {ADMIN}"}
+        edit = {"decision": "edit", "steps": [{"worker": "piano", "subtask": "", "access": []}]}
+        shown = ""
+        for decision in (edit, {"decision": "approve"}):
+            found = [{"digest": shown}]
+            while not found or found[0]["digest"] == shown:
+                found = httpx.get(plans, headers=boss).json()["data"]
+            shown = found[0]["digest"]
+            body = {"digest": shown, **decision}
+            answer = httpx.post(f"{plans}/{found[0]['id']}", headers=boss, json=body)
+            assert answer.status_code == 200, answer.text
+        answered(page)
+        assert page.locator("[data-round]").count() == 1
+        assert page.locator("[data-node]").count() == page.locator("[data-panel]").count() == 1
+        assert "piano" in page.inner_text("[data-node]")
+        assert not page.locator("[data-planning]").is_visible()
+        page.goto("about:blank")
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from batuta.core import (
     Event,
+    GuardrailTriggered,
     RoundPlanned,
     Run,
     RunHeader,
@@ -25,6 +26,7 @@ from batuta.core import (
 )
 from batuta.core.formatting import format_cost, format_count, format_seconds
 from batuta.engine import Recorder
+from batuta.engine.approval import WAITS
 from batuta.gateway.access.caller import record_reading
 from batuta.gateway.errors import APIError, internal_error, log_exception, not_found
 from batuta.gateway.http.body import encode_json
@@ -90,12 +92,14 @@ class PageStreamRenderer:
     async def _show_event(self, event: Event) -> None:
         if isinstance(event, RunHeader):  # a method may run several workflows, one after another
             self._recorder = Recorder()
+            await self._send_event("began", conductor=event.conductor)
         self._recorder.add(event)
         match event:
-            case RunHeader():
-                await self._send_event("began", conductor=event.conductor)
             case RoundPlanned():
                 await self._send_plan(event)
+            case GuardrailTriggered() if event.action == WAITS:
+                text = f"The plan waits for somebody's approval ({event.policy})."
+                await self._send_event("waits", text=text)
             case StepStarted():
                 await self._send_event("step", at=[event.round, event.index], worker=event.worker)
             case StepDelta():

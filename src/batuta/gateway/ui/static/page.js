@@ -276,6 +276,8 @@ class Stage {
     this.part("draft").hidden = true;
     this.part("draft").textContent = "";
     this.phase("");
+    // A person who approves may have edited the plan: the round is then planned again.
+    for (const old of $$(`[data-round="${round}"], [data-panel^="${round}."]`, this.root)) old.remove();
     this.part("rounds").insertAdjacentHTML("beforeend", html);
     this.part("panels").insertAdjacentHTML("beforeend", panels);
     this.part("hint").hidden = !steps;
@@ -287,7 +289,12 @@ class Stage {
     return $(`[data-node="${at.join(".")}"]`, this.root);
   }
 
+  onWaits({ text }) {
+    this.phase(text);
+  }
+
   onStep({ at, worker }) {
+    this.phase("");
     const node = this.node(at);
     if (!node) return;
     this.light(node, "running");
