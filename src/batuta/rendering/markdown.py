@@ -210,14 +210,15 @@ def _parse_formula(state: StateInline, silent: bool) -> bool:  # noqa: FBT001 - 
 
 
 def _is_formula(text: str, start: int, end: int, opening: str) -> bool:
-    """Return True if the delimited text is a formula, and single dollar signs are not money."""
+    """Return True if the delimited text is a formula, and single dollars are no money or code."""
     inner = text[start:end]
     if not inner.strip():
         return False
     if opening != "$":
         return True
     after = text[end + 1 : end + 2]
-    return inner == inner.strip() and "\n\n" not in inner and not after.isdigit()
+    is_apart = "\n\n" in inner or "`" in inner  # the second dollar is in code
+    return inner == inner.strip() and not is_apart and not after.isdigit()
 
 
 def _show_formula(

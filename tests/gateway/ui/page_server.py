@@ -25,6 +25,7 @@ from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.http.request_slots import ConcurrencyLimiter
 from batuta.gateway.http.server_limits import ConcurrencyLimits
 from batuta.lab.worlds.simulated import rehearsal_config
+from batuta.language.approval_rules import ApprovalRule
 from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
 
@@ -84,6 +85,7 @@ class PageServer:
         running: int | None = None,
         others: tuple[tuple[Worker, Client], ...] = (),
         conducted: Conductor | None = None,
+        approvals: tuple[ApprovalRule, ...] = (),
     ) -> None:
         """A server of the rehearsal.
 
@@ -94,6 +96,7 @@ class PageServer:
             running: runs at the same time; None: any number.
             others: further workers, each also served alone.
             conducted: conducts these others as the model `conducted`; None: there is no such model.
+            approvals: which plans wait for approval.
         """
         ensemble = rehearsal_config(None, pace)
         self.sloth = Sloth()
@@ -145,6 +148,7 @@ class PageServer:
             pool=pool,
             clients=clients,
             models=served,
+            approvals=approvals,
             page_context=PageContext(
                 source="the tests",
                 simulated=True,

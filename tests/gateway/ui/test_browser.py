@@ -8,12 +8,14 @@ from decimal import Decimal
 from types import SimpleNamespace
 
 import aiohttp
+import httpx
 import pytest
 from aiohttp import web
 
 from batuta.core import Cost, Outcome
+from batuta.language.approval_rules import ApprovalRule
 from gateway.ui.conftest import let_scripts, sound
-from gateway.ui.page_server import ADMIN, HOSTILE, QUESTION
+from gateway.ui.page_server import ADMIN, HOSTILE, QUESTION, PageServer
 
 LIGHTS = """() => {
   window.lights = [];
@@ -124,6 +126,40 @@ def test_the_way_back_leads_to_where_the_question_was_asked(app_state, visit, as
     page.wait_for_selector("#question")
     page.go_forward()
     page.wait_for_selector(f".turn:has-text('{QUESTION}')")
+
+
+def test_one_step_back_leads_out_of_a_conversation_and_of_a_table(app_state, visit, ask):
+    page = visit(app_state)
+    for turn in (1, 2):
+        ask(page, QUESTION)
+        page.wait_for_selector(f".turn:nth-child({turn}) [data-links] a")
+    page.go_back()
+    page.wait_for_selector(".recent")
+    page.goto("/ui/compare")
+    page.click("summary:has-text('ten questions')")
+    page.fill("[name=questions]", f"{QUESTION}\nWhat is 2 + 2?")
+    page.select_option("[data-many] [name=first]", "worker/piano")
+    page.click("[data-many] .main")
+    page.wait_for_selector("[data-many] .main:visible")
+    assert page.locator("[data-table] a").count() == 4
+    assert "/ui/compare/table" in page.url
+    page.go_back()
+    page.wait_for_url("**/ui/compare")
+
+
+def test_questions_are_stopped_that_have_no_address_yet(app_state, visit):
+    page = visit(app_state, "/ui/compare")
+    page.click("summary:has-text('ten questions')")
+    page.fill("[name=questions]", "Will this ever end?")
+    for name, model in (("first", "sloth"), ("second", "worker/sloth")):
+        page.select_option(f"[data-many] [name={name}]", model)
+    page.evaluate("""() => {
+      const form = document.querySelector("[data-many]");
+      form.requestSubmit();
+      form.querySelector("[data-stop]").click();
+    }""")
+    page.wait_for_selector("[data-many] .main:visible")
+    assert page.locator("[data-many] .chip:has-text('cancelled')").count() == 2
 
 
 def test_a_comparison_is_found_again_after_a_reload(app_state, visit):
@@ -378,11 +414,30 @@ def test_two_systems_and_two_runs_are_compared(app_state, visit, run_address):
     offered = page.eval_on_selector_all("#latest option", "all => all.map((o) => o.value)")
     assert run_address.rpartition("/")[2] in offered
     page.goto(f"/ui/compare?a={runs[0]}&b={runs[1]}")
-    assert page.locator(".side").count() == 2
+    assert page.locator(".side:visible").count() == 2
     assert "Tokens" in page.inner_text(".versus-table")
     page.locator(".side [data-node]").last.click()
     assert page.locator("[data-panel]:visible").count() == 1
     sound(page)
+
+
+def test_a_link_asks_nothing_and_stored_runs_give_way_to_new_ones(app_state, visit, run_address):
+    asked = "question=Spend&first=worker%2Fpiano&second=worker%2Foboe"
+    page = visit(app_state, f"/ui/compare?{asked}#ask")
+    assert page.input_value("#question") == "Spend"
+    assert not page.locator("[data-versus]").is_visible()
+    run = run_address.rpartition("/")[2]
+    page.goto(f"/ui/compare?a={run}&b={run}")
+    stored = page.url
+    page.fill("#question", QUESTION + " " * 100_000)  # longer than an address may be
+    page.select_option("[name=second]", "worker/piano")
+    page.click("[data-go]")
+    page.wait_for_selector("[data-difference] table td:has-text('worker/piano')")
+    assert page.locator(".side:visible").count() == 2
+    sound(page)
+    page.go_back()
+    assert page.url == stored
+    page.wait_for_selector(".side a:has-text('open the run')")
 
 
 def test_four_systems_are_compared_by_keyboard(app_state, visit):
@@ -399,7 +454,7 @@ def test_four_systems_are_compared_by_keyboard(app_state, visit):
         assert "$" in side.locator("[data-cost]").inner_text()
         assert "s" in side.locator("[data-time]").inner_text()
     page.reload()
-    assert page.locator(".side").count() == 4
+    assert page.locator(".side:visible").count() == 4
     assert page.input_value("[name=fourth]") == "worker/piano"
     sound(page)
 
@@ -423,7 +478,7 @@ def test_runs_are_chosen_in_the_list_to_be_compared(app_state, visit, run_addres
     assert "at most 4" in page.inner_text("[data-chosen]")
     boxes.nth(4).uncheck()
     button.click()
-    assert page.locator(".side").count() == 4
+    assert page.locator(".side:visible").count() == 4
 
 
 def test_the_pool_is_shown(app_state, visit, run_address):
@@ -599,7 +654,7 @@ def test_signing_in_as_tenant_and_as_admin(keyed, visit, ask):
     page.keyboard.press("Enter")
     page.wait_for_selector("text=admin")
     page.goto("/ui/")
-    assert page.locator("[data-go], [name=dry]").evaluate_all("all => all.every((b) => b.disabled)")
+    assert page.locator("[data-go], [data-dry]").evaluate_all("all => all.every((b) => b.disabled)")
     page.goto(address)
     assert "acme" in page.inner_text(".stats")
     page.goto("/ui/keys")
@@ -630,6 +685,63 @@ def test_signing_in_as_tenant_and_as_admin(keyed, visit, ask):
     page.wait_for_selector(".chip:has-text('revoked')")
     other.goto("/ui/runs")
     other.wait_for_url("**/ui/sign-in**")
+
+
+def test_what_a_visitor_does_after_the_session_has_ended_is_said_to_have_failed(keyed, visit, ask):
+    _, issued = keyed.call(keyed.store.keys.create, keyed.mint, "late", "tests")
+    page = visit(keyed, "/ui/")
+    page.fill("[name=key]", issued.text)
+    page.keyboard.press("Enter")
+    ask(page, QUESTION)
+    address = answered(page)
+    ask(page, "Will this ever end?", "sloth")
+    page.wait_for_selector('[data-state="running"]')
+    cookies, run = page.context.cookies(), visit(keyed, "/ui/sign-in")
+    run.context.add_cookies(cookies)
+    run.goto(address)
+    for each in (page, run):
+        each.context.clear_cookies()
+    page.click("[data-stop]")
+    page.wait_for_selector(".toast:has-text('could not be stopped')")
+    for press, said in (("Right", "stored"), ("Rendered", "rendered")):
+        run.locator(f"button:visible:has-text('{press}')").first.click()
+        run.wait_for_selector(f".toast:has-text('could not be {said}')")
+    assert run.locator("form.sign-in").count() == 0
+    stored = keyed.call(keyed.store.summary, address.rpartition("/")[2])
+    assert stored.score is None
+    page.context.add_cookies(cookies)
+    page.click("[data-stop]")
+    page.wait_for_selector("[data-answer] .failure:has-text('Stopped')")
+
+
+def test_a_plan_that_waits_for_approval_says_so_and_an_edited_one_takes_its_place(
+    tmp_path, visit, ask
+):
+    rules = (ApprovalRule(name="four-eyes"),)
+    with PageServer(tmp_path, pace=0.0, keyed=True, approvals=rules).open() as server:
+        _, issued = server.call(server.store.keys.create, server.mint, "acme", "tests")
+        page = visit(server, "/ui/")
+        page.fill("[name=key]", issued.text)
+        page.keyboard.press("Enter")
+        ask(page, QUESTION)
+        page.wait_for_selector("[data-phase]:has-text('approval (four-eyes)')")
+        plans, boss = server.url + "/v1/admin/approvals", {"authorization": f"Bearer {ADMIN}"}
+        edit = {"decision": "edit", "steps": [{"worker": "piano", "subtask": "", "access": []}]}
+        shown = ""
+        for decision in (edit, {"decision": "approve"}):
+            found = [{"digest": shown}]
+            while not found or found[0]["digest"] == shown:
+                found = httpx.get(plans, headers=boss).json()["data"]
+            shown = found[0]["digest"]
+            body = {"digest": shown, **decision}
+            answer = httpx.post(f"{plans}/{found[0]['id']}", headers=boss, json=body)
+            assert answer.status_code == 200, answer.text
+        answered(page)
+        assert page.locator("[data-round]").count() == 1
+        assert page.locator("[data-node]").count() == page.locator("[data-panel]").count() == 1
+        assert "piano" in page.inner_text("[data-node]")
+        assert not page.locator("[data-planning]").is_visible()
+        page.goto("about:blank")
 
 
 @pytest.mark.slow

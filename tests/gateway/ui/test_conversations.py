@@ -216,6 +216,14 @@ def test_a_conversation_that_goes_on_is_stopped_after_loading_it_again(app_state
     assert texts(stored.header.question) == [("user", QUESTION)], "what had no answer is left out"
 
 
+def test_a_question_of_some_lines_is_shown_whole_on_a_telephone(app_state, visit, ask):
+    page = visit(app_state, width=390)
+    ask(page, "Will this ever end, and is what comes last seen? " * 6, "worker/piano")
+    answered(page)
+    assert page.evaluate("""() => [...document.querySelectorAll(".asked, .asked p")]
+        .every((each) => each.scrollHeight <= each.clientHeight)""")
+
+
 def test_a_refused_question_can_be_asked_again_at_once(app_state, visit, ask):
     page = visit(app_state)
     page.watch.expected += ["400 (Bad Request)"]
@@ -229,6 +237,29 @@ def test_a_refused_question_can_be_asked_again_at_once(app_state, visit, ask):
     page.click("[data-go]")
     answered(page)
     assert page.locator(".turn").count() == 1
+
+
+def test_a_question_is_asked_once_however_often_it_is_sent(app_state, visit, ask):
+    page = visit(app_state)
+    page.click(".composing > summary")
+    page.fill("[name=tools]", '[{"type": "function", "function": {"name": "clock"}}]')
+    page.fill("#question", "Will this ever end?")
+    page.select_option("select[name=model]", "sloth")
+    page.dblclick("[data-go]")
+    page.wait_for_selector('[data-state="running"]')
+    page.fill("#question", "And then?")
+    page.keyboard.press("Control+Enter")
+    page.fill("[name=max_cost_usd]", "1")
+    page.keyboard.press("Enter")
+    page.click("[data-stop]")
+    answered = page.locator("[data-links] a")
+    answered.first.wait_for()
+    assert page.locator(".turn").count() == 1
+    assert page.locator("[data-dry]").is_visible()
+    page.select_option("select[name=model]", "worker/piano")
+    page.fill("[name=max_cost_usd]", "2")
+    page.keyboard.press("Enter")  # asks, and does not only plan
+    page.wait_for_selector(".turn:nth-child(2) [data-answer] .answer:not(.live)")
 
 
 def test_settings_are_kept_under_a_name_in_the_browser(app_state, visit):

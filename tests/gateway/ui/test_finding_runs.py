@@ -72,6 +72,10 @@ def test_a_column_orders_the_list_and_turns_it(full, visit):
     times = [number * 7 % COUNT for number in questions(page)]
     assert times == sorted(times)
     sound(page)
+    page.select_option("[name=sort]", "")
+    page.wait_for_url(lambda url: "sort=" not in url)
+    shown = page.locator("[name=sort] option:checked").inner_text()
+    assert shown == "oldest first" and questions(page) == sorted(questions(page))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -137,6 +137,34 @@ async def events_until(http, address, name):
     return [name for name in names if name != "answering"], text
 
 
+async def test_what_a_run_said_is_gone_with_it_and_read_by_an_admin_on_the_record(keyed, browse):
+    mine, admin = browse(keyed), browse(keyed)
+    _, issued = keyed.call(keyed.store.keys.create, keyed.mint, "heard", "tests")
+    await sign_in(mine, issued.text)
+    await sign_in(admin, ADMIN)
+    run_id, said = await asked(mine)
+    address = f"/ui/runs/{run_id}/events"
+
+    async def readings():
+        records = [each async for each in keyed.store.audit.read()]
+        return [
+            each.actor for each in records if (each.action, each.subject) == ("run.read", run_id)
+        ]
+
+    async with mine.get(address) as response:
+        assert "event: ended" in await response.text() and "event: ended" in said
+    assert keyed.call(readings) == []
+    async with admin.get(address) as response:
+        assert "event: ended" in await response.text()
+    assert keyed.call(readings) == ["admin"]
+    form = {"token": await token_of(mine), "run": run_id, "act": "delete"}
+    async with mine.post("/ui/runs", data=form) as response:
+        assert response.status == 200
+    for http in (mine, admin):
+        async with http.get(address) as response:
+            assert response.status == 404
+
+
 async def test_every_reader_hears_a_run_from_its_beginning(app_state, browse):
     http = browse(app_state)
     async with going_on(http, watched=False) as run_id:
@@ -297,7 +325,7 @@ def test_runs_that_have_ended_hold_little_memory():
             session=None,
             caller=SimpleNamespace(tenant=tenant),
             served_model=SimpleNamespace(name="m"),
-            call=SimpleNamespace(question=question),
+            call=SimpleNamespace(question=question, store=True),
         )
         with runs.track(cast("Any", prepared)):
             pass
@@ -374,7 +402,7 @@ async def test_at_most_four_runs_are_compared(app_state, browse):
             if status == 400:
                 assert "at most 4 runs can be compared" in text
             elif place == "compare":
-                assert text.count('class="side-name"') == (many if many > 1 else 4)
+                assert text.count('class="side" data-run') == (many if many > 1 else 0)
 
 
 @pytest.mark.parametrize("address", SCREENS)
@@ -1154,6 +1182,33 @@ async def test_chosen_runs_are_taken_by_those_alone_who_see_them(keyed, browse):
     assert status == 400 and "Expected: ANSWER" in page
     assert (await press(admin, "compare", runs[1]))[0] == 400
     assert len(keyed.call(keyed.store.list, 50, tenant="chosen")) == 2
+
+
+async def test_two_runs_without_an_answer_have_not_given_the_same(app_state, browse):
+    async def fill():
+        for number, answer in ((821, None), (822, None), (823, "4"), (824, "4")):
+            run = replace(make_run(number), answer=answer)
+            await app_state.store.append(run)
+        await app_state.store.flush()
+        return [make_run(number).id for number in (821, 822, 823, 824)]
+
+    failed, again, one, other = app_state.call(fill)
+    for pair, same in (((failed, again), False), ((one, other), True)):
+        query = "&".join(f"run={run}" for run in pair)
+        async with browse(app_state).get(f"/ui/compare/figures?{query}") as response:
+            text = await response.text()
+        assert response.status == 200 and ("exactly the same answer" in text) == same
+
+
+def test_two_failures_are_no_identical_answers():
+    failed = replace(make_run(), outcome=Outcome.FAILED, answer=None, error="no worker answered")
+    cells = [
+        replace(TableCell.of(failed), model=f"system {number}", question="Same?")
+        for number in (1, 2)
+    ]
+    rows, _ = arrange_cells(cells)
+    assert [row.common_answer for row in rows] == [""]
+    assert [cell.shown for cell in cells] == ["no worker answered"] * 2
 
 
 async def test_a_table_of_runs_is_made_of_those_that_the_visitor_sees(keyed, browse):

@@ -7,11 +7,14 @@ import time
 from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, cast
 
 import anyio
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from starlette.requests import Request
 
 from batuta.core import (
     Cost,
@@ -35,6 +38,7 @@ from batuta.engine import conduct
 from batuta.gateway.ui import run_view
 from batuta.gateway.ui.curves import HEIGHT, WIDTH, draw_charts, find_ticks, mark_steps
 from batuta.gateway.ui.learning import (
+    LearningPages,
     drop_copies,
     find_evaluations,
     find_reports,
@@ -109,7 +113,7 @@ def test_markdown_shows_what_models_write():
 
 @pytest.mark.parametrize(
     ("text", "set_"),
-    [("$a<b$", True), (r"so \(\frac{1}{2}\)", True), (r"\[ x^2 \]", True), ("$$y$$", True), ("$5 and $10", False), ("a $ b $", False), ("costs $3", False)],
+    [("$a<b$", True), (r"so \(\frac{1}{2}\)", True), (r"\[ x^2 \]", True), ("$$y$$", True), ("$5 and $10", False), ("a $ b $", False), ("costs $3", False), ("Set $PATH in `$HOME/.bashrc`.", False)],
 )  # fmt: skip
 def test_formulas_are_told_from_dollars(text, set_):
     assert ("<math" in str(render_markdown(text))) is set_
@@ -269,6 +273,11 @@ def test_a_run_that_waits_for_tools_says_so():
         rounds=(), outcome=Outcome.WAITING, answer=None, reply=Reply(text="", tool_calls=(ToolCall(id="c", name="look", arguments='{"<b>": 1}'),)),
         guards=(GuardrailTriggered(policy="pii", where="input", action="redacted", count=2),),
     )  # fmt: skip
+    answers = {run.id: render_markdown("I *look* it up.")}
+    said = render_fragment(
+        "answer.html.jinja", run=replace(run, answer="I *look* it up."), answers=answers
+    )
+    assert "I <em>look</em> it up." in said and "look({" in said
     html = render_fragment("answer.html.jinja", run=run, answers={})
     assert "look({&#34;&lt;b&gt;&#34;: 1})" in html
     assert "redacted" in html
@@ -403,6 +412,35 @@ def test_a_functions_name_stands_apart(latex, seen):
     html = render_mathml(latex, block=False) or ""
     spaced = re.sub(r'<mspace width="0.167em"></mspace>', "_", html)
     assert re.sub(r"<[^>]*>", "", spaced) == seen
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("report.json", '{"systems": {"a": 1}}'),
+        ("report.json", '{"systems": {"a": {"accuracy": "high", "n": 3}}}'),
+        ("report.json", '{"systems": {}, "why": 3}'),
+        ("report.json", '[1, {"kind": "tuning", "judged": [{"name": "x", "high": 0.3}]}]'),
+        ("report.json", '{"kind": "tuning", "judged": [{"name": "x", "questions": "many"}]}'),
+        ("metrics.jsonl", '{"step": null}\n{"step": "3"}\n{"step": 4, "step_time": "x"}'),
+    ],
+)
+async def test_files_of_other_programs_do_not_hide_what_was_learned(tmp_path, name, text):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "report.json").write_text('{"systems": {"piano": {"accuracy": 0.5, "n": 2}}}')
+    (own / "metrics.jsonl").write_text('{"step": 3, "reward": 0.5}\n')
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / name).write_text(text)
+    (foreign / "settings.json").write_text('{"optimiser": {"steps": 9}}')
+    context = SimpleNamespace(folders=(tmp_path,))
+    pages = LearningPages(cast("Any", SimpleNamespace(page_context=context)))
+    visitor = SimpleNamespace(screens=(), name="", token="", is_operator=False)
+    scope = {"type": "http", "path": "/ui/learning", "headers": [], "query_string": b""}
+    page = await pages.page(Request(scope), cast("Any", visitor))
+    assert "most accurate: piano, 50.0" in bytes(page.body).decode()
+    assert "own" in bytes(page.body).decode()
 
 
 def test_an_evaluation_with_its_report_is_one_card(tmp_path):

@@ -222,5 +222,6 @@ async def _compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
     texts = [
         TextDifference(side=side, pieces=await compare_texts(first, other))
         for side, other in zip(SIDES[1:], others, strict=False)
+        if first or other
     ]
     return {"lines": comparison_rows(runs), "texts": texts, "differ": questions_differ(runs)}

@@ -81,7 +81,7 @@ class TrainingFolder:
     @property
     def current_step(self) -> int:
         """The number of the last logged step; 0 if none is logged."""
-        return int(self.lines[-1].get("step", 0)) if self.lines else 0
+        return step_of(self.lines[-1]) if self.lines else 0
 
 
 def find_trainings(folders: Sequence[Path]) -> list[ResultFolder]:
@@ -121,7 +121,8 @@ def folder_by_mark(found: Sequence[ResultFolder], mark: str) -> ResultFolder | N
 
 def read_training(found: ResultFolder, now: float | None = None) -> TrainingFolder:
     """Return the training in the folder, with its state at `now`; None means the current time."""
-    lines = tuple(read_lines(found.path / METRICS))
+    logged = read_lines(found.path / METRICS)
+    lines = tuple(line for line in logged if isinstance(line.get("step", 0), int))
     steps = _planned_steps(found.path)
     state = _training_state(found, lines, steps, now or time.time())
     return TrainingFolder(
@@ -147,11 +148,23 @@ def read_report(found: ResultFolder) -> list[JsonRecord]:
     data = _read_json(found.path / REPORT)
     several = cast("list[Any]", data) if isinstance(data, list) else [data]
     several = [_tuning_report(each) if _is_tuning(each) else each for each in several]
-    return [
-        cast("JsonRecord", each)
-        for each in several
-        if isinstance(each, dict) and isinstance(cast("JsonRecord", each).get("systems"), dict)
-    ]
+    return [cast("JsonRecord", each) for each in several if _is_report(each)]
+
+
+def _is_report(value: Any) -> bool:
+    """Return True if the value is a report; other programs write files of the same name too."""
+    report = cast("JsonRecord", value) if isinstance(value, dict) else {}
+    systems: Any = report.get("systems")
+    lists = [report.get(name) or [] for name in ("why", "references", "seeds", "workflows")]
+    if not isinstance(systems, dict) or not all(isinstance(each, list) for each in lists):
+        return False
+    return all(map(_has_figures, cast("JsonRecord", systems).values()))
+
+
+def _has_figures(system: Any) -> bool:
+    known = cast("JsonRecord", system) if isinstance(system, dict) else {"n": ""}
+    figures = (known.get(name) for name in ("accuracy", "n"))
+    return all(each is None or isinstance(each, int | float) for each in figures)
 
 
 def find_evaluations(
@@ -203,11 +216,13 @@ def _tuning_report(data: JsonRecord) -> JsonRecord:
     advice = data.get("recommendation")
     return {
         "tasks": "A tuned pool",
-        "questions": max((int(each.get("questions") or 0) for each in known), default=0),
+        "questions": max(
+            (n for each in known if isinstance(n := each.get("questions"), int)), default=0
+        ),
         "systems": {
             str(each.get("name")): {
                 "accuracy": each.get("share"),
-                "ci95": (each["low"], each["high"]) if each.get("high") is not None else None,
+                "ci95": None if None in (ends := (each.get("low"), each.get("high"))) else ends,
                 "n": each.get("questions"),
                 "calls": each.get("calls"),
                 "usd": each.get("usd"),
@@ -300,7 +315,8 @@ def _training_state(
         return "finished"
     if (found.path / STOPPED_FILE).exists():
         return "stopped"
-    usual = max(float(line.get("step_time") or 0.0) for line in lines[-_RECENT_STEPS:])
+    times = (line.get("step_time") for line in lines[-_RECENT_STEPS:])
+    usual = max((time for time in times if isinstance(time, int | float)), default=0.0)
     return "running" if now - found.modified_at < _STALE_SECONDS + 3 * usual else "stopped"
 
 

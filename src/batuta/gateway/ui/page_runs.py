@@ -24,6 +24,7 @@ from batuta.core import (
     Reply,
     RoundPlanned,
     Run,
+    RunHeader,
     StepDelta,
     StepFinished,
     StepRetried,
@@ -98,6 +99,7 @@ class PageRun:
         self.size = sum(len(_content_of(part)) for part in parts)
         """Number of characters of the question, including images and files."""
         self.started = time()
+        self._is_kept = prepared.call.store
         self.is_stopped = False
         """True if a user has requested a stop."""
         self._events: list[PageEvent | None] = []
@@ -112,6 +114,12 @@ class PageRun:
     def has_ended(self) -> bool:
         """True if no more events will come."""
         return self._ended.is_set()
+
+    @property
+    def is_recorded(self) -> bool:
+        """True if the run has ended, and a server with a store has it until it is deleted."""
+        has_begun = any(isinstance(event, RunHeader) for event in self._events)
+        return self.has_ended and self._is_kept and has_begun
 
     def elapsed(self) -> float:
         """Return the seconds since the run began."""

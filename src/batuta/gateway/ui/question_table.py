@@ -37,20 +37,23 @@ class TableCell:
     outcome: Outcome | None = None
     """The outcome; None while the run is running."""
     answer: str = ""
-    """The final answer, or the error if there is no answer."""
+    """The final answer; empty if there is none."""
+    error: str = ""
+    """Why there is no answer."""
     cost: Cost = ZERO_COST
     seconds: float = 0.0
 
     @classmethod
     def of(cls, run: Run) -> TableCell:
         """Return the cell of a run that has ended."""
-        answer = (final_answer(run.answer) or run.answer) if run.answer else run.error or ""
+        answer = (final_answer(run.answer) or run.answer) if run.answer else ""
         return cls(
             id=run.id,
             question=run.header.question.text,
             model=run.header.model or run.header.conductor,
             outcome=run.outcome,
             answer=answer,
+            error=run.error or "",
             cost=run.cost,
             seconds=run.seconds,
         )
@@ -75,8 +78,9 @@ class TableCell:
 
     @property
     def shown(self) -> str:
-        """The answer, truncated to the size of a cell."""
-        return self.answer if len(self.answer) <= _SHOWN else f"{self.answer[:_SHOWN]}…"
+        """The answer, or else the error, truncated to the size of a cell."""
+        text = self.answer or self.error
+        return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from batuta.core import (
     Event,
+    GuardrailTriggered,
     RoundPlanned,
     Run,
     RunHeader,
@@ -25,7 +26,9 @@ from batuta.core import (
 )
 from batuta.core.formatting import format_cost, format_count, format_seconds
 from batuta.engine import Recorder
-from batuta.gateway.errors import APIError, internal_error, log_exception
+from batuta.engine.approval import WAITS
+from batuta.gateway.access.caller import record_reading
+from batuta.gateway.errors import APIError, internal_error, log_exception, not_found
 from batuta.gateway.http.body import encode_json
 from batuta.gateway.serving.deliver import SSEWriter, encoded_event_frame
 from batuta.gateway.ui import run_view
@@ -89,12 +92,14 @@ class PageStreamRenderer:
     async def _show_event(self, event: Event) -> None:
         if isinstance(event, RunHeader):  # a method may run several workflows, one after another
             self._recorder = Recorder()
+            await self._send_event("began", conductor=event.conductor)
         self._recorder.add(event)
         match event:
-            case RunHeader():
-                await self._send_event("began", conductor=event.conductor)
             case RoundPlanned():
                 await self._send_plan(event)
+            case GuardrailTriggered() if event.action == WAITS:
+                text = f"The plan waits for somebody's approval ({event.policy})."
+                await self._send_event("waits", text=text)
             case StepStarted():
                 await self._send_event("step", at=[event.round, event.index], worker=event.worker)
             case StepDelta():
@@ -256,6 +261,10 @@ class RunEventsEndpoint(ScriptEndpoint):
         Raises:
             APIError: the visitor has no such run, or it cannot be shown.
         """
-        if page_run is not None:
-            return page_run.follow()
-        return replay_run(await load_run(self._store, self._page_runs, run_id, visitor))
+        if page_run is None:
+            return replay_run(await load_run(self._store, self._page_runs, run_id, visitor))
+        if self._store is not None:
+            if page_run.is_recorded and await self._store.summary(run_id) is None:  # deleted
+                raise not_found(f"The run '{run_id[:80]}'")
+            await record_reading(self._store, visitor.caller, run_id, page_run.tenant)
+        return page_run.follow()

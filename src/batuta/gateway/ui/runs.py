@@ -263,7 +263,7 @@ class RunPages:
     async def stop(self, request: Request, session: WebSession) -> Response:
         """Stop a run, wait for its end, and redirect to the run, its session or the list.
 
-        A run that has already ended is not changed.
+        A run that has already ended is not changed. The page's script gets an empty response.
 
         Raises:
             APIError: the run does not exist, or the form is not from one of our pages.
@@ -281,9 +281,10 @@ class RunPages:
             if self._optional_store is not None:
                 with suppress(StoreError):  # the run is written later and then appears in the list
                     await self._optional_store.flush()
+        if (origin := form.get("from", "")) == "script":
+            return PageResponse("")
         targets = {"list": RUNS_PATH, "session": f"/ui/sessions/{quote(of_session or '')}"}
-        target = targets.get(form.get("from", ""), f"{RUNS_PATH}/{run_id}")
-        return redirect_to(target)
+        return redirect_to(targets.get(origin, f"{RUNS_PATH}/{run_id}"))
 
     async def export(self, request: Request, session: WebSession) -> Response:
         """Send the whole run as JSON, in the form of the API's trace.

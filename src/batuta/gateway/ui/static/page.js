@@ -18,10 +18,21 @@ $("[data-theme-switch]")?.addEventListener("click", () => {
   document.cookie = `theme=${root.dataset.theme}; path=/; max-age=31536000; samesite=strict`;
 });
 
-/** Stops a run; the server answers with a redirect, which is not followed. */
-function stopRun(id, token) {
+/** Returns the HTML at an address; null if there is none, or if the server asks to sign in instead. */
+async function fragment(address, options) {
+  try {
+    const response = await fetch(address, options);
+    return response.ok && !response.redirected ? await response.text() : null;
+  } catch {
+    return null;
+  }
+}
+
+/** Stops a run, and says so if that fails. */
+async function stopRun(id, token) {
   const body = new URLSearchParams({ token, from: "script" });
-  return fetch(`/ui/runs/${encodeURIComponent(id)}/stop`, { method: "POST", body, redirect: "manual" });
+  const done = await fragment(`/ui/runs/${encodeURIComponent(id)}/stop`, { method: "POST", body });
+  if (done === null) say("The run could not be stopped: reload the page, then try again.");
 }
 
 /** Shows a message for a few seconds. */
@@ -89,9 +100,9 @@ async function showRendered(button) {
   const raw = button.closest("h4").nextElementSibling;
   let rendered = raw.nextElementSibling?.matches(".answer") ? raw.nextElementSibling : null;
   if (!rendered) {
-    const response = await fetch(button.dataset.rendered).catch(() => null);
-    if (!response?.ok) return say("The text could not be rendered.");
-    rendered = create("div", { className: "answer", hidden: true, innerHTML: await response.text() });
+    const innerHTML = await fragment(button.dataset.rendered);
+    if (innerHTML === null) return say("The text could not be rendered.");
+    rendered = create("div", { className: "answer", hidden: true, innerHTML });
     raw.after(rendered);
     addCopies(rendered.parentElement);
   }
@@ -232,8 +243,7 @@ class Stage {
   async stop() {
     this.halt = true;
     if (!this.id || this.ended) return;
-    const response = await stopRun(this.id, this.token).catch(() => null);
-    if (response?.type !== "opaqueredirect") say("The run could not be stopped.");
+    await stopRun(this.id, this.token);
   }
 
   /* Handlers of the events, by their names. */
@@ -266,6 +276,8 @@ class Stage {
     this.part("draft").hidden = true;
     this.part("draft").textContent = "";
     this.phase("");
+    // A person who approves may have edited the plan: the round is then planned again.
+    for (const old of $$(`[data-round="${round}"], [data-panel^="${round}."]`, this.root)) old.remove();
     this.part("rounds").insertAdjacentHTML("beforeend", html);
     this.part("panels").insertAdjacentHTML("beforeend", panels);
     this.part("hint").hidden = !steps;
@@ -277,7 +289,12 @@ class Stage {
     return $(`[data-node="${at.join(".")}"]`, this.root);
   }
 
+  onWaits({ text }) {
+    this.phase(text);
+  }
+
   onStep({ at, worker }) {
+    this.phase("");
     const node = this.node(at);
     if (!node) return;
     this.light(node, "running");
@@ -548,7 +565,7 @@ async function copy(text) {
 
 /** Replaces the Ask button by Stop while `work` runs; the keyboard focus moves along. */
 async function during(form, work) {
-  const go = $$('button[type="submit"]', form);
+  const go = $$('[data-dry], button[type="submit"]', form);
   const stop = $("[data-stop]", form);
   const held = go.includes(document.activeElement);
   for (const button of go) button.hidden = true;
@@ -564,10 +581,17 @@ async function during(form, work) {
   }
 }
 
+/* While Stop is shown, a form asks nothing: Ctrl+Enter, and Enter in a field, also submit it. */
+document.addEventListener("submit", (event) => {
+  if (!$("[data-stop]:not([hidden])", event.target)) return;
+  event.preventDefault();
+  event.stopPropagation();
+}, true);
+
 /* The page gets the URL of a run as soon as the run begins, so that reloading the page shows the run. */
 let shown = location.pathname + location.search;
-function moveTo(address) {
-  history.pushState(null, "", address);
+function moveTo(address, replaces = address === shown) {
+  history[replaces ? "replaceState" : "pushState"](null, "", address);
   shown = address;
 }
 addEventListener("popstate", () => {
@@ -583,8 +607,9 @@ class Chat {
     this.question = $("#question");
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      this.ask(event.submitter?.name === "dry");
+      during(form, () => this.ask(false));
     });
+    $("[data-dry]", form)?.addEventListener("click", () => form.reportValidity() && during(form, () => this.ask(true)));
     $("[data-stop]", form).addEventListener("click", () => this.stage?.stop());
     this.tools = form.elements.tools;
     this.tools?.addEventListener("change", () => this.checkTools());
@@ -679,7 +704,7 @@ class Chat {
     const messages = fields.map((field) => ({ role: "tool", tool_call_id: field.dataset.call, content: field.value }));
     const { model, orchestration } = bodyOf(this.form);
     const text = fields.map((field) => `Result of ${field.dataset.tool}: ${field.value}`).join("\n");
-    return this.begin(text, { model, orchestration, messages, results: calls.dataset.calls }, () => {});
+    return during(this.form, () => this.begin(text, { model, orchestration, messages, results: calls.dataset.calls }, () => {}));
   }
 
   /** Starts a run and shows it as the next turn. */
@@ -707,7 +732,7 @@ class Chat {
       onBegin();
     };
     if (number > 1) turn.scrollIntoView({ block: "start", behavior: "smooth" });
-    await during(this.form, () => stage.ask({ ...body, scope: `t${number}` }, this.form.dataset.token));
+    await stage.ask({ ...body, scope: `t${number}` }, this.form.dataset.token);
     if (!stage.id) turn.dataset.failed = "";
     this.ended(stage);
   }
@@ -926,10 +951,7 @@ if (compare) {
     event.preventDefault();
     const fields = ["first", "second", "third", "fourth"].map((name) => [name, compare.elements[name].value]).filter(([, value]) => value);
     const question = compare.elements.question.value;
-    if (!sides.length) {
-      location.href = `/ui/compare?${new URLSearchParams([["question", question], ...fields])}#ask`;
-      return;
-    }
+    $("[data-stored]")?.remove();
     $("[data-versus]").hidden = false;
     $("[data-difference]").replaceChildren();
     active = sides.slice(0, fields.length);
@@ -951,12 +973,10 @@ if (compare) {
   const all = async (show) => {
     await during(compare, () => Promise.all(active.map(show)));
     if (!active.every((side) => side.id)) return;
-    const response = await fetch(`/ui/compare/figures?${ids()}`);
-    if (response.ok) $("[data-difference]").innerHTML = await response.text();
+    $("[data-difference]").innerHTML = (await fragment(`/ui/compare/figures?${ids()}`)) ?? "";
   };
   if (active.length) all((side) => side.follow(side.root.dataset.follow, compare.dataset.token));
   $("[data-stop]", compare).addEventListener("click", () => sides.forEach((side) => side.stop()));
-  if (location.hash === "#ask" && sides.length) compare.requestSubmit();
 }
 
 /* ---- up to ten questions to two systems --------------------------------------------------- */
@@ -1017,7 +1037,8 @@ class QuestionTable {
       const response = await post("/ui/ask", body, this.form.dataset.token);
       if (!response.ok) throw new Error((await response.json().catch(() => null))?.error?.message ?? `The server answered ${response.status}.`);
       cell.id = decodeURIComponent(new URL(response.url).pathname.split("/")[3]);
-      moveTo(this.address());
+      if (this.halt) stopRun(cell.id, this.form.dataset.token);
+      moveTo(this.address(), this.cells.filter(({ id }) => id).length > 1);
       for await (const [name, data] of events(response)) if (name === "failed") this.fail(cell, data.message);
     } catch (error) {
       this.fail(cell, error.message);
@@ -1037,8 +1058,7 @@ class QuestionTable {
   async show() {
     const turn = (this.turn = (this.turn ?? 0) + 1);
     if (!this.cells.some((cell) => cell.id)) return;
-    const response = await fetch(`${this.address()}&part=1`).catch(() => null);
-    const text = response?.ok ? await response.text() : "";
+    const text = await fragment(`${this.address()}&part=1`);
     if (text && turn === this.turn) $("[data-table]", this.form).innerHTML = text;
   }
 
@@ -1066,13 +1086,10 @@ document.addEventListener("submit", async (event) => {
   if (!form.matches("[data-feedback]")) return;
   event.preventDefault();
   const data = new URLSearchParams(new FormData(form, event.submitter));
-  const response = await fetch(form.action, { method: "POST", headers: { "x-fragment": "1" }, body: data });
-  if (!response.ok) {
-    say("The judgement could not be stored.");
-    return;
-  }
+  const outerHTML = await fragment(form.action, { method: "POST", headers: { "x-fragment": "1" }, body: data });
+  if (outerHTML === null) return say("The judgement could not be stored: reload the page, then try again.");
   const [parent, at] = [form.parentElement, $$("button", form).indexOf(event.submitter)];
-  form.outerHTML = await response.text();
+  form.outerHTML = outerHTML;
   $$("[data-feedback] button", parent)[at]?.focus();
   say(data.get("score") === "" ? "Judgement removed." : "Thank you: stored for training.");
 });
@@ -1310,9 +1327,9 @@ if ($("[data-smoothing]")) {
 for (const live of $$("[data-live]")) {
   const again = async () => {
     if (!document.hidden && !live.contains(document.activeElement) && !$(".plot svg:hover", live)) {
-      const response = await fetch(live.dataset.live).catch(() => null);
-      if (response?.ok) {
-        live.innerHTML = await response.text();
+      const text = await fragment(live.dataset.live);
+      if (text !== null) {
+        live.innerHTML = text;
         if (charts.smoothing || charts.from || charts.to < 1) charts.redraw();
       }
     }
