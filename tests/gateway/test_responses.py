@@ -4,9 +4,12 @@ import anyio
 import openai
 import orjson
 import pytest
+from openai.types.responses import Response
+from pydantic import BaseModel
 
 from batuta.clients import ScriptedClient
-from batuta.core import Finish, Reply, ToolCall, Usage
+from batuta.core import Delta, Finish, Reply, ToolCall, Usage
+from batuta.core.conductor import NULL_LISTENER
 from batuta.errors import ProviderOverloadedError
 from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.http.body import Fields
@@ -286,6 +289,44 @@ async def test_a_cut_answer_is_incomplete():
         assert response["status"] == "incomplete"
         assert response["incomplete_details"] == {"reason": "max_output_tokens"}
         assert response["completed_at"] is None
+
+
+class Refusing:
+    """Refuses in two pieces."""
+
+    async def complete(self, request, listener=NULL_LISTENER):
+        for piece in ("I can", "not."):
+            await listener.on_delta(Delta(text=piece, is_refusal=True))
+        return Reply(text="I cannot.", is_refusal=True, finish=Finish.CONTENT_FILTER)
+
+
+class Number(BaseModel):
+    n: int
+
+
+@pytest.mark.parametrize("model", ["worker/ada", "batuta-ultra"])
+async def test_a_refusal_is_no_text_that_a_client_parses(store, model):
+    async with Serving(scripted_state({"ada": Refusing()}, store=store)) as server:
+        api = server.openai.responses
+        whole = await api.parse(model=model, input="x", text_format=Number)
+        async with api.stream(model=model, input="x", text_format=Number) as stream:
+            seen = [event async for event in stream]
+        pieces = await events(server, model=model)
+        _, again = await server.get(f"/v1/responses/{seen[-1].response.id}")
+        told = await events(server, f"/v1/responses/{whole.id}", params={"stream": "true"})
+        back = {"input": [*again["output"], {"role": "user", "content": "Why?"}]}
+        status, _, _ = await server.post("/v1/responses", json={"model": model, **back})
+    for response in (whole, seen[-1].response, Response.model_validate(again)):
+        parts = [p for item in response.output if item.type == "message" for p in item.content]
+        assert [(part.type, part.refusal) for part in parts] == [("refusal", "I cannot.")]
+        assert response.status == "completed" and response.output_text == ""
+    assert "".join(e.delta for e in seen if e.type == "response.refusal.delta") == "I cannot."
+    assert [e["refusal"] for e in told if e["type"] == "response.refusal.done"] == ["I cannot."]
+    assert status == 200
+    assert [e["delta"] for e in pieces if e["type"] == "response.refusal.delta"] == [
+        "I can",
+        "not.",
+    ]
 
 
 async def test_a_broken_answer_fails_and_says_so_without_secrets(store):
