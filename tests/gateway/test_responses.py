@@ -437,6 +437,23 @@ async def test_what_is_stored_is_read_paged_told_again_and_deleted(store):
         assert caught.value.code == "previous_response_not_found"
 
 
+async def test_pages_of_items_that_a_client_gave_one_id_end(store):
+    given = [{"role": "user", "content": f"t{n}", "id": ("a", "b", "a", 5)[n]} for n in range(4)]
+    async with Serving(two(store)) as server:
+        _, _, made = await server.post(
+            "/v1/responses", json={"model": "batuta-ultra", "input": given}
+        )
+        texts, after = [], {}
+        while len(texts) <= len(given):
+            query = {"limit": "1", "order": "asc", **after}
+            _, page = await server.get(f"/v1/responses/{made['id']}/input_items", params=query)
+            texts += [item["content"][0]["text"] for item in page["data"]]
+            after = {"after": page["last_id"]}
+            if not page["has_more"]:
+                break
+    assert texts == [f"t{n}" for n in range(4)]
+
+
 async def test_a_stream_is_told_again_event_by_event(store):
     async with Serving(two(store)) as server:
         first = await events(server, model="batuta-ultra")
