@@ -105,6 +105,29 @@ async def test_a_background_stream_that_broke_off_starts_no_second_job(store, fa
     assert say.calls == (0 if fails else 1)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("what", ["runs", "responses"])
+async def test_what_is_kept_of_a_background_response_goes_with_it(store, stream, what):
+    """A deleted answer is not sent again to whoever repeats the request with its key."""
+    body = {"model": "worker/ada", "input": "hi", "instructions": "Secret.", "stream": stream}
+    headers = {"idempotency-key": "k1"}
+    ask = {"json": {**body, "background": True}, "headers": headers}
+    state = scripted_state({"ada": ScriptedClient(lambda _: "Secret.")}, store=store)
+    async with Serving(state, background=True) as server:
+        async with server.http.post("/v1/responses", **ask) as response:
+            first, run = await response.text(), response.headers["x-batuta-run-id"]
+            assert response.headers["x-batuta-session"].startswith("ses_")
+        made = run.replace("run_", "resp_")
+        with anyio.fail_after(60):
+            while (await server.get(f"/v1/responses/{made}"))[1]["status"] != "completed":
+                await anyio.sleep(0.01)
+        async with server.http.delete(f"/v1/{what}/{run if what == 'runs' else made}") as gone:
+            assert gone.status == 200
+        async with server.http.post("/v1/responses", **ask) as again:
+            assert "idempotent-replayed" not in again.headers
+            assert made in first and made not in await again.text()
+
+
 async def test_one_that_is_run_and_one_that_broke_off(store):
     ada = Halting(("so",))
     app_state = scripted_state({"ada": ada}, store=store)
