@@ -139,9 +139,6 @@ def _plain_name(name: str) -> str:
     return begun if colon and number.isdecimal() else plain
 
 
-_ID_DIGITS = 24
-
-
 @final
 class OfferedTools:
     """The client's tools: calls of them are renumbered, calls of other tools are dropped."""
@@ -230,7 +227,7 @@ class OfferedTools:
         if given not in self._earlier_ids:
             return given
         seed = f"{len(self._earlier_ids)} {given}"  # the same in a retry, another in each turn
-        return f"call_{hashlib.sha256(seed.encode()).hexdigest()[:_ID_DIGITS]}"
+        return f"call_{hashlib.sha256(seed.encode()).hexdigest()[:24]}"
 
 
 MAX_PAUSE_SECONDS = 2.0
