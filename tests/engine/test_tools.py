@@ -273,6 +273,25 @@ async def test_one_worker_alone_keeps_its_own_ids():
     assert run.reply.tool_calls[0].id == "prov0"
 
 
+async def test_an_id_that_a_server_counts_anew_in_each_turn_is_shown_once():
+    """A client that knows the id drops the call, and its agent ends in the middle of its task."""
+    pool, question, ids = POOL.subset(["w0"]), ASKED, list[str]()
+    for _ in range(3):
+        streamed = list[str]()
+
+        async def emit(event, streamed=streamed):
+            if isinstance(event, StepDelta) and event.delta.tool_id:
+                streamed.append(event.delta.tool_id)
+
+        crew = crew_of(w0=[wants("look", "count")])
+        hooks = RunHooks(emit=emit)
+        run = await conduct(question, fixed(("", 0, [])), pool, crew, hooks=hooks)
+        assert streamed == [call.id for call in run.reply.tool_calls]
+        ids += streamed
+        question = told(question, run, dict.fromkeys(streamed, "3"))
+    assert ids[:2] == ["prov0", "prov1"] and len(set(ids)) == 6
+
+
 async def test_the_second_round_waits_too_and_its_results_are_its_own():
     class Twice:
         name = "twice"

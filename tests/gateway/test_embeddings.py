@@ -32,9 +32,9 @@ NAME = "worker/vec"
 class FakeEmbedder:
     """A provider's `/v1/embeddings`: a text's vector is its length and its place."""
 
-    def __init__(self, *, lose=0, status=200):
+    def __init__(self, *, lose=0, status=200, vectors=None):
         self.bodies, self.keys = [], []
-        self.lose, self.status = lose, status
+        self.lose, self.status, self.vectors = lose, status, vectors
 
     async def __aenter__(self):
         app = web.Application()
@@ -64,6 +64,8 @@ class FakeEmbedder:
             }
             for at, text in enumerate(body["input"])
         ][self.lose :]
+        for row, vector in zip(rows, self.vectors or (), strict=bool(self.vectors)):
+            row["embedding"] = vector
         tokens = sum(len(text) for text in body["input"])
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return web.json_response(
@@ -74,8 +76,9 @@ class FakeEmbedder:
 class Embedding:
     """A gateway with one worker that answers and one that embeds."""
 
-    def __init__(self, *, store=None, lose=0, status=200, **options):
-        self.fake, self.store, self.options = FakeEmbedder(lose=lose, status=status), store, options
+    def __init__(self, *, store=None, lose=0, status=200, vectors=None, **options):
+        self.fake = FakeEmbedder(lose=lose, status=status, vectors=vectors)
+        self.store, self.options = store, options
         self.ada = ScriptedClient(lambda _: "Hello.")
 
     async def __aenter__(self):
@@ -180,6 +183,24 @@ async def test_a_failure_is_an_error_and_so_is_a_vector_too_few():
         few, _, got = await place.ask(input=["a", "b"])
     assert (broken, few) == (502, 400)
     assert "1 vectors for 2 texts" in got["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("vectors", "status"),
+    [
+        ([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]], 400),  # the server ignores `dimensions`
+        ([[1.0, 2.0], [1.0, 2.0, 3.0]], 502),
+        ([[1.0, float("nan")], [1.0, 2.0]], 502),
+        ([[1.0, float("inf")], [1.0, 2.0]], 502),
+        ([[], []], 502),
+        ([[1.0, 2.0], [1.0, 2.0]], 200),
+    ],
+)
+async def test_vectors_that_no_index_can_take_are_an_error(vectors, status):
+    async with Embedding(vectors=vectors) as place:
+        got = await place.ask(input=["a", "b"], dimensions=2)
+    assert got[0] == status
+    assert status != 400 or "vectors of 3 dimensions" in got[2]["error"]["message"]
 
 
 async def test_policies_read_what_is_embedded():

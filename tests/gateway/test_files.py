@@ -92,6 +92,23 @@ async def test_the_anthropic_client_does_so_too(store):
             assert (await api.beta.files.delete(made.id)).type == "file_deleted"
 
 
+async def test_every_client_lists_all_pages_in_its_order_and_no_list_ends_early(store):
+    async with serving(store) as server:
+        made = [(await upload(server, f"{n}.txt", b"x"))[1]["id"] for n in range(5)]
+        api = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0)
+        other = anthropic.AsyncAnthropic(base_url=server.url, api_key="any", max_retries=0)
+        async with api, other:
+            newest = [each.id async for each in api.files.list(limit=2)]
+            oldest = [each.id async for each in api.files.list(limit=2, order="asc")]
+            assert [each.id async for each in other.beta.files.list(limit=2)] == newest
+            assert oldest == newest[::-1] and sorted(newest) == sorted(made)
+            page = await api.files.list(limit=2)
+            for each in page.data:
+                await api.files.delete(each.id)
+            with pytest.raises(openai.BadRequestError, match="there is no such file"):
+                await page.get_next_page()
+
+
 def asking(dialect, file_id) -> tuple[str, dict[str, Any]]:
     said: dict[str, Any]
     match dialect:

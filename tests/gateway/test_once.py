@@ -10,6 +10,8 @@ from tests.gateway.live_server import HI, Breaking, Halting, Serving, scripted_s
 from tests.gateway.test_tenants import KeyedServer
 
 from batuta.clients import ScriptedClient
+from batuta.core import Reply
+from batuta.core.conductor import NULL_LISTENER
 from batuta.errors import ProviderOverloadedError
 from batuta.gateway.http.idempotency import IdempotencyMiddleware
 from batuta.store.models import IDEMPOTENT
@@ -63,6 +65,67 @@ async def test_the_same_request_is_run_once(store, path, body):
         assert (await post(keyed, path, body, **other))[0] == 200
         assert (await post(keyed, path, body, "k2", **bearer))[0] == 200
         assert say.calls == 3
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_background_stream_that_broke_off_starts_no_second_job(store, fails):
+    """The job goes on without its reader, so a retry gets the id of the same response."""
+    say, goes_on = Counting(), anyio.Event()
+
+    class Waiting:
+        async def complete(self, request, listener=NULL_LISTENER):
+            await goes_on.wait()
+            if fails:
+                raise ProviderOverloadedError("busy")
+            return Reply(text=say(request))
+
+    body = {"model": "worker/ada", "input": "hi", "background": True, "stream": True}
+    headers = {"idempotency-key": "k1"}
+    state = scripted_state({"ada": Waiting()}, store=store)
+    async with Serving(state, background=True) as server:
+        async with server.http.post("/v1/responses", json=body, headers=headers) as response:
+            line = b""
+            while not line.startswith(b"data:"):
+                line = await response.content.readline()
+            response.close()
+        made = json.loads(line.removeprefix(b"data: "))["response"]["id"]
+        with anyio.fail_after(60):
+            status = 409  # until a moment after the reader went away
+            while status == 409:
+                async with server.http.post("/v1/responses", json=body, headers=headers) as again:
+                    status = again.status
+                    assert status == 409 or again.headers["idempotent-replayed"] == "true"
+                    text = await again.text()
+        assert text.startswith("event: response.created") and made in text
+        goes_on.set()
+        path = f"/v1/responses/{made}?stream=true"
+        async with server.http.get(path) as resumed:
+            end = "failed" if fails else "completed"
+            assert f"event: response.{end}" in await resumed.text()
+    assert say.calls == (0 if fails else 1)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("what", ["runs", "responses"])
+async def test_what_is_kept_of_a_background_response_goes_with_it(store, stream, what):
+    """A deleted answer is not sent again to whoever repeats the request with its key."""
+    body = {"model": "worker/ada", "input": "hi", "instructions": "Secret.", "stream": stream}
+    headers = {"idempotency-key": "k1"}
+    ask = {"json": {**body, "background": True}, "headers": headers}
+    state = scripted_state({"ada": ScriptedClient(lambda _: "Secret.")}, store=store)
+    async with Serving(state, background=True) as server:
+        async with server.http.post("/v1/responses", **ask) as response:
+            first, run = await response.text(), response.headers["x-batuta-run-id"]
+            assert response.headers["x-batuta-session"].startswith("ses_")
+        made = run.replace("run_", "resp_")
+        with anyio.fail_after(60):
+            while (await server.get(f"/v1/responses/{made}"))[1]["status"] != "completed":
+                await anyio.sleep(0.01)
+        async with server.http.delete(f"/v1/{what}/{run if what == 'runs' else made}") as gone:
+            assert gone.status == 200
+        async with server.http.post("/v1/responses", **ask) as again:
+            assert "idempotent-replayed" not in again.headers
+            assert made in first and made not in await again.text()
 
 
 async def test_one_that_is_run_and_one_that_broke_off(store):

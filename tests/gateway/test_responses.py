@@ -4,9 +4,12 @@ import anyio
 import openai
 import orjson
 import pytest
+from openai.types.responses import Response
+from pydantic import BaseModel
 
 from batuta.clients import ScriptedClient
-from batuta.core import Finish, Reply, ToolCall, Usage
+from batuta.core import Delta, Finish, Reply, ToolCall, Usage
+from batuta.core.conductor import NULL_LISTENER
 from batuta.errors import ProviderOverloadedError
 from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.http.body import Fields
@@ -288,6 +291,44 @@ async def test_a_cut_answer_is_incomplete():
         assert response["completed_at"] is None
 
 
+class Refusing:
+    """Refuses in two pieces."""
+
+    async def complete(self, request, listener=NULL_LISTENER):
+        for piece in ("I can", "not."):
+            await listener.on_delta(Delta(text=piece, is_refusal=True))
+        return Reply(text="I cannot.", is_refusal=True, finish=Finish.CONTENT_FILTER)
+
+
+class Number(BaseModel):
+    n: int
+
+
+@pytest.mark.parametrize("model", ["worker/ada", "batuta-ultra"])
+async def test_a_refusal_is_no_text_that_a_client_parses(store, model):
+    async with Serving(scripted_state({"ada": Refusing()}, store=store)) as server:
+        api = server.openai.responses
+        whole = await api.parse(model=model, input="x", text_format=Number)
+        async with api.stream(model=model, input="x", text_format=Number) as stream:
+            seen = [event async for event in stream]
+        pieces = await events(server, model=model)
+        _, again = await server.get(f"/v1/responses/{seen[-1].response.id}")
+        told = await events(server, f"/v1/responses/{whole.id}", params={"stream": "true"})
+        back = {"input": [*again["output"], {"role": "user", "content": "Why?"}]}
+        status, _, _ = await server.post("/v1/responses", json={"model": model, **back})
+    for response in (whole, seen[-1].response, Response.model_validate(again)):
+        parts = [p for item in response.output if item.type == "message" for p in item.content]
+        assert [(part.type, part.refusal) for part in parts] == [("refusal", "I cannot.")]
+        assert response.status == "completed" and response.output_text == ""
+    assert "".join(e.delta for e in seen if e.type == "response.refusal.delta") == "I cannot."
+    assert [e["refusal"] for e in told if e["type"] == "response.refusal.done"] == ["I cannot."]
+    assert status == 200
+    assert [e["delta"] for e in pieces if e["type"] == "response.refusal.delta"] == [
+        "I can",
+        "not.",
+    ]
+
+
 async def test_a_broken_answer_fails_and_says_so_without_secrets(store):
     app_state = scripted_state(
         {"ada": Breaking(("Half an ",)), "bob": ScriptedClient(["x"])}, store=store
@@ -394,6 +435,23 @@ async def test_what_is_stored_is_read_paged_told_again_and_deleted(store):
         with pytest.raises(openai.BadRequestError) as caught:
             await api.create(model="batuta-ultra", input="x", previous_response_id=made.id)
         assert caught.value.code == "previous_response_not_found"
+
+
+async def test_pages_of_items_that_a_client_gave_one_id_end(store):
+    given = [{"role": "user", "content": f"t{n}", "id": ("a", "b", "a", 5)[n]} for n in range(4)]
+    async with Serving(two(store)) as server:
+        _, _, made = await server.post(
+            "/v1/responses", json={"model": "batuta-ultra", "input": given}
+        )
+        texts, after = [], {}
+        while len(texts) <= len(given):
+            query = {"limit": "1", "order": "asc", **after}
+            _, page = await server.get(f"/v1/responses/{made['id']}/input_items", params=query)
+            texts += [item["content"][0]["text"] for item in page["data"]]
+            after = {"after": page["last_id"]}
+            if not page["has_more"]:
+                break
+    assert texts == [f"t{n}" for n in range(4)]
 
 
 async def test_a_stream_is_told_again_event_by_event(store):

@@ -280,6 +280,46 @@ async def test_a_model_can_be_made_to_call_it(tool):
     assert name == {"web_fetch": "web_fetch", "code_execution": "code_interpreter"}[tool["name"]]
 
 
+FUNCTION = {"type": "function", "name": "weather"}
+PROGRAM = {"type": "code_interpreter"}
+
+
+@pytest.mark.parametrize("dialect", ["responses", "chat"])
+@pytest.mark.parametrize(
+    ("mode", "allowed", "offered", "choice"),
+    [
+        ("auto", [FUNCTION], {"weather"}, "auto"),
+        ("required", [FUNCTION], {"weather"}, "required"),
+        ("auto", [PROGRAM], {"code_interpreter"}, None),
+        ("required", [PROGRAM], {"code_interpreter"}, "code_interpreter"),
+        ("required", [FUNCTION, PROGRAM], {"weather", "code_interpreter"}, "required"),
+    ],
+)
+async def test_only_allowed_tools_are_offered(dialect, mode, allowed, offered, choice):
+    """A tool of the server that the client does not allow is not offered, as it costs money."""
+    ada = ScriptedClient(lambda _: "Done.")
+    async with serving(ada) as (server, _):
+        function = FUNCTION | {"parameters": {"type": "object"}}
+        picked = {"mode": mode, "tools": allowed}
+        body = {"model": MODEL, "tools": [function, CONTAINER]}
+        if dialect == "responses":
+            body |= {"input": "Hi", "tool_choice": {"type": "allowed_tools", **picked}}
+            status, _, got = await server.post("/v1/responses", json=body)
+        else:
+            nested = [{"type": "function", "function": {"name": "weather"}}, PROGRAM]
+            picked["tools"] = [
+                each for each in nested if each["type"] in {a["type"] for a in allowed}
+            ]
+            tools = [{"type": "function", "function": {"name": "weather"}}, CONTAINER]
+            body |= {"messages": [{"role": "user", "content": "Hi"}], "tools": tools}
+            body |= {"tool_choice": {"type": "allowed_tools", "allowed_tools": picked}}
+            status, _, got = await server.post("/v1/chat/completions", json=body)
+    # A required call that the scripted model does not make is an error.
+    assert status == (502 if choice == "required" else 200), got
+    assert {tool.name for tool in ada.requests[0].tools} == offered
+    assert ada.requests[0].tool_choice == choice
+
+
 async def test_what_is_not_served_is_ignored_and_said():
     ada = programs()
     async with serving(ada, pages=False, code=False) as (server, _):

@@ -173,7 +173,8 @@ def _join_response(events: list[Json]) -> Json:
     whole = events[-1]["response"]
     assert [e["sequence_number"] for e in events] == list(range(len(events)))
     if whole["status"] in {"completed", "incomplete"}:
-        text = "".join(e["delta"] for e in events if e["type"] == "response.output_text.delta")
+        words = {"response.output_text.delta", "response.refusal.delta"}
+        text = "".join(e["delta"] for e in events if e["type"] in words)
         assert text == read_response(whole).text, "the deltas are the text"
         for place, item in enumerate(whole["output"]):
             if item["type"] == "function_call":
@@ -249,8 +250,9 @@ def read_response(whole: Json) -> Seen:
     seen = Seen(whole=whole)
     for item in whole["output"]:
         if item["type"] == "message":
-            seen.text += "".join(part["text"] for part in item["content"])
-            seen.cited += [a["url"] for part in item["content"] for a in part["annotations"]]
+            parts = item["content"]
+            seen.text += "".join(part.get("text") or part.get("refusal", "") for part in parts)
+            seen.cited += [a["url"] for part in parts for a in part.get("annotations", ())]
         elif item["type"] == "web_search_call":
             seen.searches.append(item["action"]["query"])
         elif item["type"] == "function_call":

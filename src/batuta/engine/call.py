@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 from collections import Counter
@@ -148,10 +149,12 @@ class OfferedTools:
         Args:
             request: contains the offered tools.
             make_id: returns our id for the n-th call of a reply, from 0; None: the worker's ids are
-                kept.
+                kept, unless the conversation has a call of the same id.
         """
         self._request = request
         self._make_id = make_id
+        self._earlier_ids: Sequence[str] | None = None
+        """The ids of the conversation's calls; None until the reply calls a tool."""
         self._indices: dict[tuple[int, int], int | None] = {}
         """Our index by (choice, worker's index); None: the client did not offer that tool."""
         self._offered_calls: Counter[int] = Counter()
@@ -215,7 +218,16 @@ class OfferedTools:
         return next((one for one in (name, _plain_name(name)) if one in names), None)
 
     def _call_id(self, given: str, number: int) -> str:
-        return given if self._make_id is None else self._make_id(number)
+        """Return the id under which the client gets a call; clients drop a call of a known id."""
+        if self._make_id is not None:
+            return self._make_id(number)
+        if self._earlier_ids is None:
+            parts = (part for message in self._request.messages for part in message.parts)
+            self._earlier_ids = [part.id for part in parts if isinstance(part, ToolCall)]
+        if given not in self._earlier_ids:
+            return given
+        seed = f"{len(self._earlier_ids)} {given}"  # the same in a retry, another in each turn
+        return f"call_{hashlib.sha256(seed.encode()).hexdigest()[:24]}"
 
 
 MAX_PAUSE_SECONDS = 2.0

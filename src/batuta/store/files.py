@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from time import time
 from typing import final
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, tuple_
 
 from batuta.store.codec import sql_text, sql_values
 from batuta.store.database import Database
@@ -118,9 +118,15 @@ class FileTable:
         return {row["id"]: StoredFile(**row) for row in await self._database.fetch_rows(query)}
 
     async def list(
-        self, tenant: str, *, purpose: str = "", after: str = "", limit: int = 100
+        self,
+        tenant: str,
+        *,
+        purpose: str = "",
+        after: str = "",
+        limit: int = 100,
+        newest_first: bool = True,
     ) -> list[StoredFile]:
-        """Return the tenant's files, newest first.
+        """Return the tenant's files in the order of their upload.
 
         Args:
             tenant: the tenant.
@@ -128,15 +134,17 @@ class FileTable:
             after: the id of the last file of the previous page; empty: the first page. If that
                 file has been deleted, no files are returned.
             limit: maximum number of files.
+            newest_first: whether the order is reversed.
         """
-        query = select(*_HEAD).where(*_is_live(tenant))
+        query, place = select(*_HEAD).where(*_is_live(tenant)), (FILES.c.created, FILES.c.id)
         if purpose:
             query = query.where(FILES.c.purpose == sql_text(purpose))
         if after:
             last = select(FILES.c.created).where(FILES.c.id == sql_text(after)).scalar_subquery()
-            same = (FILES.c.created == last) & (FILES.c.id < sql_text(after))
-            query = query.where(or_(FILES.c.created < last, same))
-        query = query.order_by(FILES.c.created.desc(), FILES.c.id.desc()).limit(limit)
+            here, there = tuple_(*place), tuple_(last, sql_text(after))
+            query = query.where(here < there if newest_first else here > there)
+        order = [column.desc() for column in place] if newest_first else place
+        query = query.order_by(*order).limit(limit)
         return [StoredFile(**row) for row in await self._database.fetch_rows(query)]
 
     async def read(self, file_id: str, tenant: str) -> bytes | None:

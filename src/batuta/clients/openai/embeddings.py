@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, final
 
 from batuta.clients.call import ProviderClient
@@ -42,15 +43,26 @@ class EmbeddingClient(ProviderClient):
         """Return a reply with the vectors; the listener receives nothing.
 
         Raises:
-            ClientError: the call failed, or did not give one vector for each message.
+            ClientError: the call failed, or did not give one vector for each message, each of the
+                requested dimensions.
         """
         reply = await super().complete(request)
-        if len(reply.vectors) != len(request.messages):
-            mismatch = f"{len(reply.vectors)} vectors for {len(request.messages)} texts"
+        mismatch = _find_mismatch(reply, request)
+        if mismatch:
             raise BadRequestError(
                 f"{self.worker.model} gave {mismatch}", usage=reply.usage, cost=reply.cost
             )
         return reply
+
+
+def _find_mismatch(reply: Reply, request: Request) -> str:
+    """Return in what the vectors are not those of the request; empty if they are."""
+    if len(reply.vectors) != len(request.messages):
+        return f"{len(reply.vectors)} vectors for {len(request.messages)} texts"
+    size, wanted = len(reply.vectors[0]), request.sampling.dimensions
+    if wanted in {None, size}:
+        return ""
+    return f"vectors of {size} dimensions and not of {wanted}: leave out 'dimensions'"
 
 
 @final
@@ -74,13 +86,17 @@ class EmbeddingAdapter:
 
         Raises:
             ErrorReply: `data` is an error object.
-            AttributeError, KeyError, TypeError or ValueError: a vector is malformed, or `data` has
-                no list of them.
+            AttributeError, KeyError, TypeError or ValueError: a vector is malformed, empty, not
+                finite or longer than another, or `data` has no list of them.
         """
         if data.get("error"):
             raise ErrorReply(data)
         rows = sorted(data["data"], key=lambda row: as_count(row.get("index")))
         vectors = tuple(tuple(map(float, row["embedding"])) for row in rows)
+        if len({len(vector) for vector in vectors}) > 1 or not all(vectors):
+            raise ValueError("the vectors are empty, or of several lengths")
+        if not all(math.isfinite(sum(vector)) for vector in vectors):
+            raise ValueError("a vector has a number that is not finite")
         reply = Reply(text="", vectors=vectors, model=as_string(data.get("model")))
         return ProviderReply(reply=reply, usage=parse_usage(data.get("usage")))
 

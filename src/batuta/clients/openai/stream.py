@@ -74,7 +74,9 @@ class _ChoiceAccumulator:
             text="".join(self._text),
             reasoning="".join(self._reasoning),
             tool_calls=calls,
-            finish=resolve_finish(self.finish or Finish.STOP, calls),
+            finish=Finish.CONTENT_FILTER
+            if self._refused
+            else resolve_finish(self.finish or Finish.STOP, calls),
             model=model,
             thoughts=() if thought is None else (thought,),
             stop_sequence=self._matched,

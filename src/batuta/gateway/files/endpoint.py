@@ -35,6 +35,8 @@ FILES_PATH = "/v1/files"
 CONTAINER_PATH = "/v1/containers/{container}/files"
 """The path of files written by programs, for OpenAI's clients; the container id is not used."""
 _MAX_PAGE = 1000
+_AFTER_NAMES = ("after", "after_id", "page")
+"""Names of the last file of the page before: OpenAI's clients, Anthropic's older and newer ones."""
 _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,60}/[a-z0-9.+-]{1,100}")
 _PURPOSE = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _MIN_LIFE, _MAX_LIFE = 3600, 30 * 86_400
@@ -104,23 +106,34 @@ class FileRoutes:
         return json_response(_file_object(file, request))
 
     async def list_files(self, request: Request) -> Response:
-        """List the caller's files, newest first.
+        """List the caller's files, by default the newest first.
 
         Raises:
-            APIError: the query is malformed.
+            APIError: the query is malformed, or the page's predecessor ended with a file that does
+                not exist any more.
         """
-        query = request.query_params
+        query, table, tenant = request.query_params, self._files.require_table(), _owner_of(request)
         limit = query_number(query.get("limit", "100"), "limit", 1, _MAX_PAGE)
-        found = await self._files.require_table().list(
-            _owner_of(request),
+        order = query.get("order", "desc")
+        if order not in {"asc", "desc"}:
+            raise invalid_value("order", "it must be 'asc' or 'desc'.")
+        name = next((name for name in _AFTER_NAMES if query.get(name)), "after")
+        after = query.get(name, "")
+        if after and await table.find(after, tenant) is None:
+            raise invalid_value(name, "there is no such file; list the files from the beginning.")
+        found = await table.list(
+            tenant,
             purpose=query.get("purpose", ""),
-            after=query.get("after") or query.get("after_id") or "",
+            after=after,
             limit=limit + 1,
+            newest_first=order == "desc",
         )
         shown = [_file_object(file, request) for file in found[:limit]]
         first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)
-        page = {"object": "list", "data": shown, "has_more": len(found) > len(shown)}
-        return json_response({**page, "first_id": first, "last_id": last})
+        has_more = len(found) > len(shown)
+        page = {"object": "list", "data": shown, "has_more": has_more}
+        following = last if has_more else None
+        return json_response({**page, "first_id": first, "last_id": last, "next_page": following})
 
     async def get_file(self, request: Request) -> Response:
         """Describe a file.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import deque
-from typing import Any, final
+from typing import Any, cast, final
 
 import anyio
 import orjson
@@ -39,6 +39,8 @@ _STREAM_ENDS = (
     b"\nevent: message_stop\n",
 )
 """Lines that only a complete stream has; in an answer's text, line breaks are escaped."""
+_JOB_START, _JOB_FAILURE = b"event: response.created\n", b"\nevent: response.failed\n"
+"""Lines of the stream of a background response: the first, and that of a failed response."""
 _LOST_CLAIMS = 1_000
 _LOST = (
     "The result of an earlier request with this Idempotency-Key could not be stored; "
@@ -50,7 +52,8 @@ _LOST = (
 class IdempotencyMiddleware:
     """Stores complete, successful answers of up to 4 MiB for a day; frees other requests' keys.
 
-    Of a request with `store: false`, only the fact that it was answered is stored.
+    Of a request with `store: false`, only the fact that it was answered is stored. Of a background
+    response, an incomplete stream is stored too: its job goes on, and must not be started twice.
     """
 
     def __init__(self, app: ASGIApp, store: Store, *, claim_seconds: float = CLAIM_SECONDS) -> None:
@@ -91,27 +94,28 @@ class IdempotencyMiddleware:
                 raise APIError(409, "conflict", _LOST, headers={"x-should-retry": "false"})
             await _send_earlier_answer(found, send)
             return
+        fields = _read_object(body)
+        record = _ResponseRecorder(send, in_background=fields.get("background") is True)
         await self._answer_first(
             scope,
             replay_body(body, receive),
-            send=send,
+            record,
             claims=claims,
             claim=found,
-            may_keep=_may_keep(body),
+            may_keep=fields.get("store") is not False,
         )
 
     async def _answer_first(
         self,
         scope: Scope,
         receive: Receive,
-        send: Send,
+        record: _ResponseRecorder,
         claims: IdempotencyStore,
         *,
         claim: str,
         may_keep: bool,
     ) -> None:
         """Run the request, and store its answer or free its key."""
-        record = _ResponseRecorder(send)
         answer: StoredAnswer | None = None
         failure: Exception | None = None
         try:
@@ -183,8 +187,9 @@ class _Fingerprint:
 class _ResponseRecorder:
     """Records a response while it is sent."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, *, in_background: bool) -> None:
         self._send = send
+        self._in_background = in_background
         self._start: Message | None = None
         self._parts: list[bytes] = []
         self._size = 0
@@ -206,19 +211,21 @@ class _ResponseRecorder:
         Without `content`, the stored answer has no body.
         """
         start = self._start
-        if (
-            start is None
-            or not self._is_complete
-            or self._size > MAX_KEPT_BYTES
-            or start["status"] not in _SUCCESS_STATUSES
-        ):
+        if start is None or self._size > MAX_KEPT_BYTES or start["status"] not in _SUCCESS_STATUSES:
             return None
         body = b"".join(self._parts)
         headers: list[tuple[bytes, bytes]] = list(start["headers"])
-        if _is_stream(headers) and not any(end in body for end in _STREAM_ENDS):
+        if not self._is_usable(body, is_stream=_is_stream(headers)):
             return None
         plain = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
         return StoredAnswer(start["status"], plain, body if content else None)
+
+    def _is_usable(self, body: bytes, *, is_stream: bool) -> bool:
+        """Return True if a retry can be answered with the body."""
+        if is_stream and self._in_background and body.startswith(_JOB_START):
+            return _JOB_FAILURE not in body
+        ended = not is_stream or any(end in body for end in _STREAM_ENDS)
+        return self._is_complete and ended
 
 
 async def _send_earlier_answer(earlier: EarlierRequest, send: Send) -> None:
@@ -249,10 +256,10 @@ def _is_stream(headers: list[tuple[bytes, bytes]]) -> bool:
     return any(n == b"content-type" and v.startswith(b"text/event-stream") for n, v in headers)
 
 
-def _may_keep(body: bytes) -> bool:
-    """Return False if the body forbids storing the answer; invalid JSON is refused later."""
+def _read_object(body: bytes) -> dict[str, Any]:
+    """Return the body's object; empty if it is none, which is refused later."""
     try:
         found: Any = orjson.loads(body)
     except orjson.JSONDecodeError:
-        return True
-    return not (isinstance(found, dict) and found.get("store") is False)  # pyright: ignore[reportUnknownMemberType]
+        return {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}

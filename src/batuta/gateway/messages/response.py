@@ -254,8 +254,13 @@ class MessageEventWriter(AnswerEvents):
             events[-1]["orchestration"] = piece.step
         return events
 
-    def text(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> Events:
-        """Return the events of a text fragment; this API sends no log probabilities."""
+    def text(
+        self, text: str, logprobs: Sequence[TokenLogprob] = (), *, is_refusal: bool = False
+    ) -> Events:
+        """Return the events of a text fragment.
+
+        This API sends no log probabilities, and a refusal as any text, with its own stop reason.
+        """
         events = self._open_block("text", {"type": "text", "text": ""})
         self._texts.append(text)
         if self._server_calls:

@@ -95,7 +95,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/v1/files"): Operation(
         "The caller's files",
         answer="List",
-        query={"limit": _COUNT, "after": _TEXT, "purpose": _TEXT},
+        query={"limit": _COUNT, "after": _TEXT, "order": _TEXT, "purpose": _TEXT},
     ),
     ("GET", "/v1/files/{id}"): Operation("A file"),
     ("DELETE", "/v1/files/{id}"): Operation("Deletes a file"),

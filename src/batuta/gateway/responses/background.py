@@ -125,8 +125,8 @@ class BackgroundResponses:
 
     async def submit(
         self, response_call: ResponseCall, body: Fields, history: ResponseHistory, caller: Caller
-    ) -> Json:
-        """Queue the response as a job, and return it with the status `queued`.
+    ) -> tuple[Json, dict[str, str]]:
+        """Queue the response as a job; return it with the status `queued`, and its headers.
 
         Raises:
             APIError: the call cannot run, this server stores no responses or runs no jobs, or the
@@ -149,13 +149,13 @@ class BackgroundResponses:
         *,
         history: ResponseHistory,
         caller: Caller,
-    ) -> Json:
+    ) -> tuple[Json, dict[str, str]]:
         """Check the call as far as possible before it is run, and submit it."""
         run_id, created = new_run_id(), int(time())
         async with self._service.prepare_call(
             response_call.call, caller, run_id=run_id, in_background=True
-        ):
-            pass  # raises if the call cannot be run; the job reserves its budget again
+        ) as prepared:  # raises if the call cannot be run; the job reserves its budget again
+            headers = prepared.headers
         queued = new_response(response_call.echo, response_id(run_id), created, "queued")
         past = {"items": list(history.items), "named": dict(history.by_id)}
         job = {
@@ -168,7 +168,7 @@ class BackgroundResponses:
         }
         await self._responses.save(response_call, caller, queued)
         await jobs.submit(Job(queued["id"], caller.tenant, job, key=caller.key))
-        return queued
+        return queued, headers
 
     async def run_job(self, job: Job, checkpoint: Checkpoint) -> JobEnding:
         """Run a job and return how it ended.

@@ -107,13 +107,19 @@ class ResponsesEndpoint:
         send: Send,
     ) -> None:
         caller = caller_of(scope)
-        queued = await self._background.submit(response_call, body, history, caller)
+        queued, headers = await self._background.submit(response_call, body, history, caller)
         if not response_call.call.stream:
-            await send_json(send, queued)
+            await send_json(send, queued, 200, headers)
             return
         events = self._background.events(queued["id"], caller, -1)
         await send_events(
-            self._delivery, events, response=queued, scope=scope, receive=receive, send=send
+            self._delivery,
+            events,
+            response=queued,
+            scope=scope,
+            receive=receive,
+            send=send,
+            headers=headers,
         )
 
 

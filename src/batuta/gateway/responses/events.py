@@ -51,6 +51,8 @@ from batuta.gateway.serving.tenant_memory import REASONING_SIGNATURE, thought_si
 
 Json = dict[str, Any]
 _FUNCTION, _CUSTOM, _SEARCH = "function_call", "custom_tool_call", "tool_search_call"
+_REFUSAL = "refusal"
+"""The type of a content part with a refusal, and its field with the words."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -162,29 +164,46 @@ class ResponseEventWriter(AnswerEvents):
             events[-1]["orchestration"] = piece.step
         return events
 
-    def text(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> Events:
-        """Return the events of a text fragment."""
+    def text(
+        self, text: str, logprobs: Sequence[TokenLogprob] = (), *, is_refusal: bool = False
+    ) -> Events:
+        """Return the events of a text fragment, or of a fragment of a refusal."""
+        if is_refusal:
+            events = self._begin_message({"type": _REFUSAL, _REFUSAL: ""})
+            self._add_words(text)
+            return [*events, self._content_event("response.refusal.delta", delta=text)]
         return self._add_text(text, [token_object(token) for token in logprobs])
 
-    def _add_text(self, text: str, logprobs: Sequence[Json]) -> Events:
-        events: Events = []
-        if self._open is None or self._open["type"] != "message":
-            events += self._close_item()
-            events.append(
-                self._add_item("msg", {"type": "message", "role": "assistant", "content": []})
-            )
-            self._open_item["content"].append(_text_part())
-            events.append(self._content_event("response.content_part.added", part=_text_part()))
-            self._message_texts = []
+    def _begin_message(self, part: Json) -> Events:
+        """Return the events that begin a message with this part, unless one of its type is open."""
+        message = self._open if self._open and self._open["type"] == "message" else None
+        if message is not None and message["content"][0]["type"] == part["type"]:
+            return []
+        fields: Json = {"type": "message", "role": "assistant", "content": []}
+        events = [*self._close_item(), self._add_item("msg", fields)]
+        self._open_item["content"].append(part)
+        self._message_texts = []
+        return [
+            *events,
+            self._content_event("response.content_part.added", part=deepcopy(part)),
+        ]
+
+    def _add_words(self, text: str) -> None:
         self._texts.append(text)
         self._message_texts.append(text)
+
+    def _add_text(self, text: str, logprobs: Sequence[Json]) -> Events:
+        events = self._begin_message(_text_part())
+        self._add_words(text)
         added = list(logprobs)
         self._open_item["content"][0]["logprobs"] += added
         delta = self._content_event("response.output_text.delta", delta=text, logprobs=added)
         return [*events, delta]
 
     def cited_text(self, part: Json) -> Events:
-        """Return the events that replay a whole text part with its citations."""
+        """Return the events that replay a whole text part with its citations, or a refusal."""
+        if part["type"] == _REFUSAL:
+            return [*self.text(part[_REFUSAL], is_refusal=True), *self._close_item()]
         events = self._add_text(part["text"], part.get("logprobs") or ())
         self._replayed = part.get("annotations") or []
         events += self._close_item()
@@ -271,7 +290,7 @@ class ResponseEventWriter(AnswerEvents):
         text = reply.text[len(self.text_so_far) :]
         if text or not (self.text_so_far or reply.tool_calls or reply.images):
             logprobs = () if self.text_so_far else reply.logprobs
-            events += self.text(text, logprobs)
+            events += self.text(text, logprobs, is_refusal=reply.is_refusal)
         for image in reply.images[self._images :]:
             events += self.image(image)
         for index, call in enumerate(reply.tool_calls):
@@ -305,7 +324,8 @@ class ResponseEventWriter(AnswerEvents):
             if tool.is_streamed:
                 tool.item["arguments"] = "".join(tool.parts)
         if self._open is not None and self._open["type"] == "message":
-            self._open["content"][0]["text"] = "".join(self._message_texts)
+            part = self._open["content"][0]
+            part[_REFUSAL if part["type"] == _REFUSAL else "text"] = "".join(self._message_texts)
         elif self._open is not None and self._open.get("summary"):
             self._open["summary"][-1]["text"] = "".join(self._summary_texts)
         return [
@@ -352,12 +372,18 @@ class ResponseEventWriter(AnswerEvents):
         ]
 
     def _close_text(self) -> Events:
-        part = self._open_item["content"][0]
-        part["text"] = "".join(self._message_texts)
+        part, text = self._open_item["content"][0], "".join(self._message_texts)
+        if part["type"] == _REFUSAL:
+            part[_REFUSAL] = text
+            return [
+                self._content_event("response.refusal.done", refusal=text),
+                self._content_event("response.content_part.done", part=part),
+            ]
+        part["text"] = text
         events: Events = []
-        cited = find_citations(part["text"], self._pages) if self._pages else ()
+        cited = find_citations(text, self._pages) if self._pages else ()
         found = [_annotation_object(citation) for citation in cited]
-        found += file_annotations(part["text"], self._files, self.base["id"])
+        found += file_annotations(text, self._files, self.base["id"])
         self._files.clear()
         for annotation in self._replayed or found:
             kind = "response.output_text.annotation.added"
@@ -365,11 +391,11 @@ class ResponseEventWriter(AnswerEvents):
             part["annotations"].append(annotation)
             event = self._content_event(kind, annotation_index=number, annotation=annotation)
             events.append(event)
-        text = self._content_event(
-            "response.output_text.done", text=part["text"], logprobs=part["logprobs"]
-        )
-        done = self._content_event("response.content_part.done", part=part)
-        return [*events, text, done]
+        return [
+            *events,
+            self._content_event("response.output_text.done", text=text, logprobs=part["logprobs"]),
+            self._content_event("response.content_part.done", part=part),
+        ]
 
     def _close_tools(self) -> Events:
         events: Events = []

@@ -85,7 +85,8 @@ def response_usage(run: Run) -> Json:
 
 
 def _incomplete_reason(reply: Reply) -> str | None:
-    """Return the reason why the answer is incomplete; None if it is complete."""
+    """Return the reason why the answer is incomplete; None if it is complete, as a refusal is."""
     if reply.finish is Finish.LENGTH:
         return "max_output_tokens"
-    return "content_filter" if reply.finish is Finish.CONTENT_FILTER else None
+    filtered = reply.finish is Finish.CONTENT_FILTER and not reply.is_refusal
+    return "content_filter" if filtered else None

@@ -269,7 +269,14 @@ def _previous_not_found(reason: str) -> APIError:
 
 
 def _encode_items(items: Sequence[Json], response_id: str) -> bytes:
-    return encode_json([_item_with_id(item, response_id, at) for at, item in enumerate(items)])
+    """Return the items as JSON, each with an id of its own: pages continue after an item's id."""
+    identified = [_item_with_id(item, response_id, at) for at, item in enumerate(items)]
+    seen: set[str] = set()
+    for at, item in enumerate(identified):
+        if item["id"] in seen:
+            identified[at] = _item_with_id({**item, "id": None}, response_id, at)
+        seen.add(item["id"])
+    return encode_json(identified)
 
 
 def _item_with_id(item: Json, response_id: str, index: int) -> Json:
@@ -280,7 +287,8 @@ def _item_with_id(item: Json, response_id: str, index: int) -> Json:
     if isinstance(content, str):
         spoken = "output_text" if item.get("role") == "assistant" else "input_text"
         item = {**item, "content": [{"type": spoken, "text": content}]}
-    return {**item, "type": kind, "id": item.get("id") or name}
+    given = item.get("id")
+    return {**item, "type": kind, "id": given if given and isinstance(given, str) else name}
 
 
 def _compress_events(sent_events: Sequence[bytes]) -> bytes:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Protocol, final
 
 from starlette.types import Receive, Scope, Send
@@ -167,6 +168,7 @@ async def send_events(
     send: Send,
     *,
     after: int = -1,
+    headers: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Send the events as they occur, until they end, the client leaves or its key becomes invalid.
 
@@ -182,6 +184,7 @@ async def send_events(
         receive: the request's ASGI receive channel.
         send: the request's ASGI send channel.
         after: the number of the last event that the client has.
+        headers: further headers of the stream.
     """
     number = max(after, 0)
 
@@ -193,7 +196,7 @@ async def send_events(
 
     async def work() -> None:
         nonlocal number
-        await writer.open({})
+        await writer.open(dict(headers))
         async for event in events:
             number = event["sequence_number"]
             await writer.write(event_frame(event))

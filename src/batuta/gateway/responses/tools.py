@@ -17,6 +17,7 @@ from batuta.gateway.http.body import MAX_ENTRIES, Fields
 from batuta.gateway.serving.server_tools import parse_requested_tools, server_tool_name
 from batuta.gateway.serving.tools import (
     ToolSelection,
+    allowed_server_tools,
     checked_schema,
     forwarded_schema,
     offered_tool_name,
@@ -238,7 +239,7 @@ def parse_tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
         case "function" | "custom":
             return tools, _offered_name(picked, tools)
         case "allowed_tools":
-            return _parse_allowed_tools(picked, tools)
+            return _parse_allowed_tools(picked, tools, _offered_server_tools(body))
         case kind if any(w.tool == server_tool_name(kind) for w in _offered_server_tools(body)):
             return tools, "auto" if tools else None
         case kind:
@@ -261,7 +262,10 @@ def parse_server_tools(body: Fields) -> tuple[RequestedTool, ...]:
         return (
             () if choice == "none" else tuple(replace(w, is_forced=alone) for w in requested_tools)
         )
-    named = server_tool_name(body.need_object("tool_choice").text("type"))
+    picked = body.need_object("tool_choice")
+    if picked.text("type") == "allowed_tools":
+        return allowed_server_tools(picked, requested_tools)
+    named = server_tool_name(picked.text("type"))
     return tuple(
         replace(requested, is_forced=requested.tool == named) for requested in requested_tools
     )
@@ -279,10 +283,13 @@ def _offered_name(picked: Fields, tools: tuple[Tool, ...]) -> str:
     return offered_tool_name(Fields({"name": name}, picked.where), tools)
 
 
-def _parse_allowed_tools(allowed: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
+def _parse_allowed_tools(
+    allowed: Fields, tools: tuple[Tool, ...], offered: tuple[RequestedTool, ...]
+) -> ToolSelection:
     entries = allowed.objects("tools", MAX_ENTRIES) or ()
     names = {_offered_name(entry, tools) for entry in entries if entry.text("type") in _CALLED}
-    return select_allowed_tools(allowed, names, tools)
+    allows_served = bool(allowed_server_tools(allowed, offered))
+    return select_allowed_tools(allowed, names, tools, allows_served=allows_served)
 
 
 def parse_text_format(body: Fields) -> ResponseFormat | None:

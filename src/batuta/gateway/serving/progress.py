@@ -238,8 +238,10 @@ class AnswerEvents(ABC):
         """End a piece of reasoning, with the provider's signature or the redacted content."""
 
     @abstractmethod
-    def text(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> Events:
-        """Continue the answer's text."""
+    def text(
+        self, text: str, logprobs: Sequence[TokenLogprob] = (), *, is_refusal: bool = False
+    ) -> Events:
+        """Continue the answer's text, or its refusal."""
 
     @abstractmethod
     def server_call(self, call: ServerCall) -> Events:
@@ -261,7 +263,7 @@ class AnswerEvents(ABC):
         if delta.thought is not None and thinks:
             events += self.sign(delta.thought)
         if delta.text or delta.logprobs:
-            events += self.text(delta.text, delta.logprobs)
+            events += self.text(delta.text, delta.logprobs, is_refusal=delta.is_refusal)
         if delta.server_call is not None:
             events += self.server_call(delta.server_call)
         if delta.image is not None:

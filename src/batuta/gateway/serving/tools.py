@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -53,7 +53,7 @@ def parse_tools(body: Fields) -> ToolSelection:
     picked = body.need_object("tool_choice")
     if picked.text("type") in served:
         return tools, "auto" if tools else None
-    return _parse_named_choice(picked, tools)
+    return _parse_named_choice(picked, tools, served)
 
 
 def offered_by_server(body: Fields) -> dict[str, Fields]:
@@ -76,15 +76,17 @@ def parse_chat_server_tools(body: Fields) -> tuple[RequestedTool, ...]:
     if not served or choice == "none":
         return ()
     tools, _ = parse_tools(body)
+    requested_tools = tuple(
+        replace(requested, is_refused=True) for requested in parse_requested_tools(served.values())
+    )
+    picked = body.need_object("tool_choice") if isinstance(choice, dict) else None
+    named = picked.text("type") if picked else None
+    if picked and named == "allowed_tools":
+        return allowed_server_tools(picked.need_object("allowed_tools"), requested_tools)
     is_only_tool = choice == "required" and not tools and len(served) == 1
-    named = body.need_object("tool_choice").text("type") if isinstance(choice, dict) else None
     return tuple(
-        replace(
-            requested,
-            is_refused=True,
-            is_forced=is_only_tool or requested.tool == server_tool_name(named),
-        )
-        for requested in parse_requested_tools(served.values())
+        replace(requested, is_forced=is_only_tool or requested.tool == server_tool_name(named))
+        for requested in requested_tools
     )
 
 
@@ -139,35 +141,60 @@ def tool_choice_mode(body: Fields, tools: tuple[Tool, ...]) -> str | None:
     return None
 
 
-def _parse_named_choice(choice: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
+def _parse_named_choice(
+    choice: Fields, tools: tuple[Tool, ...], served: Collection[str]
+) -> ToolSelection:
     if choice.text("type") == "allowed_tools":
-        return _parse_allowed_tools(choice.need_object("allowed_tools"), tools)
+        return _parse_allowed_tools(choice.need_object("allowed_tools"), tools, served)
     _check_is_function(choice)
     function = choice.need_object("function")
     return tools, offered_tool_name(function, tools)
 
 
-def _parse_allowed_tools(allowed: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
+def _parse_allowed_tools(
+    allowed: Fields, tools: tuple[Tool, ...], served: Collection[str]
+) -> ToolSelection:
+    entries = allowed.objects("tools", MAX_ENTRIES) or ()
+    functions = [entry for entry in entries if entry.text("type") not in served]
     names: set[str] = set()
-    for entry in allowed.objects("tools", MAX_ENTRIES) or ():
+    for entry in functions:
         _check_is_function(entry)
         names.add(offered_tool_name(entry.need_object("function"), tools))
-    return select_allowed_tools(allowed, names, tools)
+    return select_allowed_tools(allowed, names, tools, allows_served=len(functions) < len(entries))
 
 
 def select_allowed_tools(
-    allowed: Fields, names: set[str], tools: tuple[Tool, ...]
+    allowed: Fields, names: set[str], tools: tuple[Tool, ...], *, allows_served: bool
 ) -> ToolSelection:
-    """Return the allowed tools, and the mode of `allowed_tools`.
+    """Return the client's tools that are allowed, and the mode of `allowed_tools`.
+
+    Args:
+        allowed: the field `allowed_tools`, which has the mode.
+        names: the names of the allowed tools.
+        tools: the client's tools.
+        allows_served: whether a tool of the server is allowed as well.
 
     Raises:
         APIError: no tool is named, or the mode is missing or unknown.
     """
     allowed.need("mode")
     mode = allowed.choice("mode", ("auto", "required"))
-    if not names:
+    if not names and not allows_served:
         raise invalid_value(allowed.path("tools"), "it must name at least one tool.")
-    return tuple(tool for tool in tools if tool.name in names), mode
+    return tuple(tool for tool in tools if tool.name in names), mode if names else None
+
+
+def allowed_server_tools(
+    allowed: Fields, requested_tools: tuple[RequestedTool, ...]
+) -> tuple[RequestedTool, ...]:
+    """Return those of the requested tools of the server that `allowed_tools` names.
+
+    A tool is forced if it is the only one that is allowed, and a call is required.
+    """
+    entries = allowed.objects("tools", MAX_ENTRIES) or ()
+    names = {server_tool_name(entry.text("type")) for entry in entries}
+    is_forced = allowed.text("mode") == "required" and len(entries) == 1
+    return tuple(replace(r, is_forced=is_forced) for r in requested_tools if r.tool in names)
 
 
 def offered_tool_name(function: Fields, tools: tuple[Tool, ...]) -> str:
