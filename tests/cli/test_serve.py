@@ -214,3 +214,18 @@ def test_a_lock_that_cannot_be_made_says_what_to_do(tmp_path):
         lock_server_store(str(tmp_path / "unlocked" / "runs.db")),
     ):
         pass
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGHUP")
+async def test_a_server_whose_messages_nobody_reads_any_more_serves_on(tmp_path):
+    """Its log's reader has ended; a full disk below the log is the same."""
+    file = tmp_path / "batuta.toml"
+    file.write_text(POOL.format(id="ada"))
+    async with Server(tmp_path, "--pool", str(file), PYTHONUNBUFFERED="1") as server:
+        await server.process.stderr.aclose()
+        file.write_text(POOL.format(id="bob"))
+        server.process.send_signal(signal.SIGHUP)
+        with anyio.fail_after(60):
+            while "worker/bob" not in await server.models():
+                await anyio.sleep(0.05)
+        assert await server.end(signal.SIGTERM) == 0
