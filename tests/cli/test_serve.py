@@ -1,9 +1,12 @@
 """`batuta serve` as a process: settings read again, requests logged, an ordered end."""
 
+import os
 import signal
 import sys
 
+import aiohttp
 import anyio
+import anyio.to_thread
 import orjson
 import pytest
 
@@ -221,11 +224,20 @@ async def test_a_server_whose_messages_nobody_reads_any_more_serves_on(tmp_path)
     """Its log's reader has ended; a full disk below the log is the same."""
     file = tmp_path / "batuta.toml"
     file.write_text(POOL.format(id="ada"))
-    async with Server(tmp_path, "--pool", str(file), PYTHONUNBUFFERED="1") as server:
-        await server.process.stderr.aclose()
+    reads, writes = os.pipe()
+    command = [sys.executable, "-m", "batuta", "serve", "--port", "0", "--pool", str(file)]
+    environ, said = Server(tmp_path).environ, b""
+    async with await anyio.open_process(command, env=environ, stderr=writes) as process:
+        os.close(writes)
+        while b"/v1\n" not in said:
+            said += await anyio.to_thread.run_sync(os.read, reads, 4096)
+        os.close(reads)
         file.write_text(POOL.format(id="bob"))
-        server.process.send_signal(signal.SIGHUP)
-        with anyio.fail_after(60):
-            while "worker/bob" not in await server.models():
+        process.send_signal(signal.SIGHUP)
+        url = said.decode().split(" at ")[1].split("/v1")[0]
+        async with aiohttp.ClientSession(url) as http:
+            bob = "/v1/models/worker/bob"
+            while (await http.get(bob)).status == 404:
                 await anyio.sleep(0.05)
-        assert await server.end(signal.SIGTERM) == 0
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0
