@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from pathlib import Path
 
 import aiohttp
 import anyio
@@ -14,6 +15,7 @@ from batuta.clients import ScriptedClient
 from batuta.errors import StoreError
 from batuta.gateway.assemble import reload_on_hangup
 from batuta.store.process_lock import lock_server_store
+from fakes.command_line import loaded_program
 from fakes.serving import Server
 from gateway.live_server import scripted_state
 
@@ -41,6 +43,25 @@ async def test_the_settings_are_read_again_on_hangup_and_wrong_ones_change_nothi
         server.process.send_signal(signal.SIGHUP)
         await server.until("batuta: the settings stay as they were: ")
         assert {"worker/ada", "worker/bob"} <= await server.models()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
+async def test_a_hangup_during_the_start_does_not_end_the_server_and_is_not_lost(tmp_path):
+    """A service manager takes the server for started, and sends it, as soon as it is a process."""
+    file = tmp_path / "batuta.toml"
+    file.write_text(POOL.format(id="ada"))
+    server = Server(tmp_path, "--pool", str(file))
+    process = server.process = loaded_program().start(*server.command, env=server.environ)
+    status = Path(f"/proc/{process.pid}/status")
+    try:
+        with anyio.fail_after(60):
+            while "SigBlk:\t0000000000000001" not in status.read_text():
+                await anyio.sleep(0.001)
+        process.send_signal(signal.SIGHUP)
+        await server.until("the settings were read again: 1 worker\n")
+    finally:
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
 
 
 BROKEN = {
