@@ -177,6 +177,15 @@ async def test_requests_are_logged_as_json_and_the_end_is_orderly(tmp_path):
     assert (line["route"], line["status"], line["request_id"]) == ("/healthz", 200, "mine")
 
 
+def test_a_variable_that_opentelemetry_refuses_stops_the_start_in_a_sentence(tmp_path):
+    server = Server(tmp_path, "--pool", "rehearsal", OTEL_BSP_MAX_QUEUE_SIZE="-1")
+    environ = {**server.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
+    done = loaded_program().run(*server.command, cwd=tmp_path, env=environ)
+    assert done.returncode == 2
+    assert done.stderr.startswith("batuta: OpenTelemetry refuses its variables (OTEL_…): ")
+    assert done.stderr.count("\n") == 1
+
+
 async def test_a_second_server_on_the_same_sqlite_file_is_refused(tmp_path):
     store = str(tmp_path / "runs.db")
     async with Server(tmp_path, "--pool", "rehearsal", BATUTA_STORE=store) as first:
