@@ -42,6 +42,14 @@ def test_the_trail_from_a_key_to_its_export_and_a_broken_record(batuta, tmp_path
     assert told["broken_at"] == 2
 
 
+def test_a_record_of_a_number_that_no_record_can_have_is_refused_or_not_there(batuta):
+    number = "9" * 40
+    done = batuta("audit", "export", "--after", number)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    done = batuta("audit", "verify", "--known", f"{number}:{'a' * 64}")
+    assert done.returncode in {1, 2} and done.stderr.count("\n") == 1
+
+
 REPORTS = ["audit list", "keys list", "keys spend", "keys activity", "keys refusals", "runs list"]
 
 

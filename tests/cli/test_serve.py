@@ -1,9 +1,13 @@
 """`batuta serve` as a process: settings read again, requests logged, an ordered end."""
 
+import os
 import signal
 import sys
+from pathlib import Path
 
+import aiohttp
 import anyio
+import anyio.to_thread
 import orjson
 import pytest
 
@@ -11,6 +15,7 @@ from batuta.clients import ScriptedClient
 from batuta.errors import StoreError
 from batuta.gateway.assemble import reload_on_hangup
 from batuta.store.process_lock import lock_server_store
+from fakes.command_line import loaded_program
 from fakes.serving import Server
 from gateway.live_server import scripted_state
 
@@ -38,6 +43,25 @@ async def test_the_settings_are_read_again_on_hangup_and_wrong_ones_change_nothi
         server.process.send_signal(signal.SIGHUP)
         await server.until("batuta: the settings stay as they were: ")
         assert {"worker/ada", "worker/bob"} <= await server.models()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
+async def test_a_hangup_during_the_start_does_not_end_the_server_and_is_not_lost(tmp_path):
+    """A service manager takes the server for started, and sends it, as soon as it is a process."""
+    file = tmp_path / "batuta.toml"
+    file.write_text(POOL.format(id="ada"))
+    server = Server(tmp_path, "--pool", str(file))
+    process = server.process = loaded_program().start(*server.command, env=server.environ)
+    status = Path(f"/proc/{process.pid}/status")
+    try:
+        with anyio.fail_after(60):
+            while "SigBlk:\t0000000000000001" not in status.read_text():
+                await anyio.sleep(0.001)
+        process.send_signal(signal.SIGHUP)
+        await server.until("the settings were read again: 1 worker\n")
+    finally:
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
 
 
 BROKEN = {
@@ -153,6 +177,15 @@ async def test_requests_are_logged_as_json_and_the_end_is_orderly(tmp_path):
     assert (line["route"], line["status"], line["request_id"]) == ("/healthz", 200, "mine")
 
 
+def test_a_variable_that_opentelemetry_refuses_stops_the_start_in_a_sentence(tmp_path):
+    server = Server(tmp_path, "--pool", "rehearsal", OTEL_BSP_MAX_QUEUE_SIZE="-1")
+    environ = {**server.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
+    done = loaded_program().run(*server.command, cwd=tmp_path, env=environ)
+    assert done.returncode == 2
+    assert done.stderr.startswith("batuta: OpenTelemetry refuses its variables (OTEL_…): ")
+    assert done.stderr.count("\n") == 1
+
+
 async def test_a_second_server_on_the_same_sqlite_file_is_refused(tmp_path):
     store = str(tmp_path / "runs.db")
     async with Server(tmp_path, "--pool", "rehearsal", BATUTA_STORE=store) as first:
@@ -214,3 +247,27 @@ def test_a_lock_that_cannot_be_made_says_what_to_do(tmp_path):
         lock_server_store(str(tmp_path / "unlocked" / "runs.db")),
     ):
         pass
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGHUP")
+async def test_a_server_whose_messages_nobody_reads_any_more_serves_on(tmp_path):
+    """Its log's reader has ended; a full disk below the log is the same."""
+    file = tmp_path / "batuta.toml"
+    file.write_text(POOL.format(id="ada"))
+    reads, writes = os.pipe()
+    command = [sys.executable, "-m", "batuta", "serve", "--port", "0", "--pool", str(file)]
+    environ, said = Server(tmp_path).environ, b""
+    async with await anyio.open_process(command, env=environ, stderr=writes) as process:
+        os.close(writes)
+        while b"/v1\n" not in said:
+            said += await anyio.to_thread.run_sync(os.read, reads, 4096)
+        os.close(reads)
+        file.write_text(POOL.format(id="bob"))
+        process.send_signal(signal.SIGHUP)
+        url = said.decode().split(" at ")[1].split("/v1")[0]
+        async with aiohttp.ClientSession(url) as http:
+            bob = "/v1/models/worker/bob"
+            while (await http.get(bob)).status == 404:
+                await anyio.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0

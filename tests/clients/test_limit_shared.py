@@ -185,8 +185,18 @@ async def test_without_redis_each_process_takes_its_part(connect, caplog):
     assert [r.message for r in caplog.records if "1/4" in r.message], "and says so"
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1", "127.0.0.1:6379"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1",
+        "127.0.0.1:6379",
+        "redis://127.0.0.1?ssl_cert_reqs=none",
+        "redis://127.0.0.1?protocol=9",
+        "rediss://127.0.0.1?ssl_cert_reqs=never",
+    ],
+)
 def test_an_address_of_something_else_is_refused(url):
+    """Of an option, too, that would otherwise fail only at every request."""
     with pytest.raises(ConfigError, match="redis://"):
         RedisConnections(url)
 

@@ -164,6 +164,21 @@ async def test_others_are_served_while_the_metrics_of_many_tenants_are_written()
     assert 'tenant="tenant-2999"' in last and 'tenant="late-1"' in last
 
 
+async def test_what_is_answered_before_it_is_routed_counts_at_its_route_too(store):
+    """Repeated answers of an Idempotency-Key, and refusals of a host or a caller."""
+    path, once = "/v1/chat/completions", {"idempotency-key": "one"}
+    state = scripted_state({"ada": ScriptedClient(lambda _: "hi")}, store=store)
+    async with Serving(state) as server:
+        for _ in range(2):
+            assert (await server.post(json=ASK, headers=once))[0] == 200
+        for name in ("a", "b"):
+            refused = {"host": "elsewhere.example"}
+            assert (await server.get(f"/v1/runs/{name}", headers=refused))[0] == 403
+        found = await samples(server)
+    assert value(found, "requests_total", route=path, method="POST", status="200") == 2
+    assert value(found, "requests_total", route="/v1/runs/{id}", method="GET", status="403") == 2
+
+
 async def test_unknown_paths_share_one_label():
     async with Serving() as server:
         for path in ("/a", "/b", "/v1/c"):

@@ -86,3 +86,44 @@ async def test_a_database_that_fails_is_a_store_error_whatever_it_was_asked(tmp_
             with pytest.raises(DatabaseFailedError, match="no such table") as caught:
                 await ask()
             assert isinstance(caught.value.__cause__, SQLAlchemyError)
+
+
+class BrokenDatabase:
+    """A database that fails before, or after, what it is told to write."""
+
+    def __init__(self, database, *, is_done):
+        self.database, self.is_done, self.fails = database, is_done, False
+
+    def __getattr__(self, name):
+        return getattr(self.database, name)
+
+    async def run_write(self, work):
+        if self.is_done or not self.fails:
+            result = await self.database.run_write(work)
+        if self.fails:
+            raise DatabaseFailedError("the connection was lost")
+        return result
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+async def test_what_could_not_be_released_is_released_after_the_outage(tmp_path, is_done):
+    """The process lives, so no other one ends the reservation, and nothing else would."""
+    url = parse_url(tmp_path / "runs.db")
+    await anyio.to_thread.run_sync(upgrade_database, url)
+    database: Any = BrokenDatabase(open_database(url), is_done=is_done)
+    leases = Leases(database, seconds=LEASE_SECONDS)
+    budgets = Budgets(database, RunWriter(database, leases), leases)
+    bucket = Bucket("key:k", "2026-11-27", 1000)
+    held = [await budgets.reserve(RunId(f"run_{n}"), 400, (bucket,), for_job=True) for n in (1, 2)]
+    database.fails = True
+    for one, counted in zip(held, (0, 300), strict=True):
+        assert isinstance(one, Reservation)
+        with pytest.raises(StoreError):
+            await budgets.release(one, counted)
+    with pytest.raises(StoreError):
+        await leases.tidy(lambda _: False)
+    database.fails = False
+    await leases.tidy(lambda _: False)
+    [found] = await budgets.budget_status((bucket,))
+    assert (found.spent, found.reserved) == (300, 0)
+    await database.close()

@@ -6,11 +6,13 @@ from decimal import Decimal
 
 import anyio
 import pytest
+from sqlalchemy import insert
 
 from batuta.errors import StoreError
 from batuta.store import Store
 from batuta.store.files import StoredFile
 from batuta.store.ledger import Bucket, Reservation
+from batuta.store.models import METADATA
 from batuta.store.savings import ShadowVerdict, note_shadow
 from batuta.store.transfer import transfer_store
 from store.conftest import tell
@@ -56,6 +58,22 @@ async def test_all_of_it_is_there_afterwards(tmp_path, target):
     assert found["run_contents"].target == 30
     assert found["ledger"].target_usd == found["ledger"].source_usd > Decimal(0)
     assert await everything(source) == await everything(target)
+
+
+VALUES = {"Text": "1.5", "Money": Decimal("0.25"), "Float": 1.5, "LargeBinary": b"1"}
+"""A value for each type of column; 1 for the others, which are integers."""
+
+
+async def test_a_row_of_any_table_is_moved(tmp_path, target):
+    source = tmp_path / "runs.db"
+    async with Store.open(source) as store:
+        for table in METADATA.sorted_tables:
+            row = {one.name: VALUES.get(type(one.type).__name__, 1) for one in table.columns}
+            await store.database.execute(insert(table).values(row))
+    found = await transfer_store(source, target)
+    assert {one.table: (one.source, one.target, one.equal) for one in found} == {
+        table.name: (1, 1, True) for table in METADATA.sorted_tables
+    }
 
 
 async def test_a_second_pass_writes_what_came_and_changed_and_forgets_what_went(tmp_path, target):

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from importlib import import_module
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TextIO, final
 
 import typer
 from typer.core import TyperGroup
@@ -339,16 +339,25 @@ def main() -> None:
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
         first = _first_error(error)
-        if isinstance(first, OSError):  # buffered output would fail again at exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(first, OSError):
+            _discard_buffered(sys.stdout)
         message = _explain_error(first)
         if message is None:
             raise
         code, sentence = message
     if sentence:
         write_error(f"batuta: {sentence}\n")
+    try:
+        sys.stderr.flush()
+    except OSError:
+        _discard_buffered(sys.stderr)
     gc.freeze()  # skips the last garbage collection, which takes seconds with torch loaded
     sys.exit(termination.code_of(code))
+
+
+def _discard_buffered(stream: TextIO) -> None:
+    """Write what is buffered to the null device; otherwise it would fail again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _explain_error(error: BaseException) -> tuple[int, str] | None:

@@ -114,7 +114,9 @@ def export_records(
     form: Annotated[
         ExportFormat, typer.Option("--format", help="jsonl or cef.")
     ] = ExportFormat.JSONL,
-    after: Annotated[int, typer.Option(min=0, help="Only records after this number.")] = 0,
+    after: Annotated[
+        int, typer.Option(min=0, max=10**18, help="Only records after this number.")
+    ] = 0,
 ) -> None:
     """Write the records to stdout, oldest first; the export itself is recorded."""
 

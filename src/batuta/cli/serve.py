@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -70,18 +72,20 @@ def serve_command(
     output: ServeOutput,
 ) -> None:
     """Serve batuta-mini, batuta-ultra, workers and baselines by APIs and a web page."""
-    # Imported only here: loading the server takes most of the start-up time.
-    from batuta.gateway import LOOP_OPTIONS  # noqa: PLC0415
-    from batuta.gateway.assemble import ServeOptions, run_configured_server  # noqa: PLC0415
-    from batuta.gateway.telemetry.logs import start_logs  # noqa: PLC0415
-    from batuta.store.process_lock import lock_server_store  # noqa: PLC0415
-
     for folder in output.runs_dir or ():
         if not folder.exists():
             write_error(
                 f"batuta: {folder} does not exist yet; the page shows its files as they appear\n"
             )
     pool.pull_missing()
+    if sys.platform != "win32":  # a reload during the start waits for `reload_on_hangup`
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    # Imported only here: loading the server takes most of the start-up time.
+    from batuta.gateway import LOOP_OPTIONS  # noqa: PLC0415
+    from batuta.gateway.assemble import ServeOptions, run_configured_server  # noqa: PLC0415
+    from batuta.gateway.telemetry.logs import start_logs  # noqa: PLC0415
+    from batuta.store.process_lock import lock_server_store  # noqa: PLC0415
+
     start_logs(output.log)
     options = ServeOptions(
         pool=pool.pool,

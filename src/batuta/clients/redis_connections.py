@@ -61,26 +61,27 @@ class RedisConnections:
             clock: returns the current time in seconds, for the pause after a failure.
 
         Raises:
-            ConfigError: the extra is not installed, or `url` is not a Redis URL.
+            ConfigError: the extra is not installed, or `url` is not a Redis URL, or one with an
+                option that the library does not know.
         """
         try:
             from redis import asyncio as redis  # noqa: PLC0415 - an extra
-            from redis.asyncio.connection import parse_url  # noqa: PLC0415
             from redis.exceptions import RedisError  # noqa: PLC0415
         except ImportError:
             raise ConfigError(f"limits in Redis need an extra: {install_hint('redis')}") from None
-        try:
-            parse_url(url if url.startswith(("redis://", "rediss://")) else "")
-        except ValueError:  # not shown, as a malformed port may be part of a password
-            raise ConfigError(
-                "BATUTA_REDIS or the setting server.redis must be a URL like redis://host:6379"
-            ) from None
         self.processes = max(1, processes)
         self.clock = clock
         self._errors: tuple[type[Exception], ...] = (RedisError, OSError, TimeoutError)
-        self._url = url
+        self._url = url if url.startswith(("redis://", "rediss://")) else ""
         self._patience = patience
         self._module = cast("Any", redis)
+        try:
+            self._open_pool().make_connection()  # checks the options, and does not connect
+        except (ValueError, TypeError, RedisError):  # not shown: it may quote the password
+            raise ConfigError(
+                "BATUTA_REDIS or the setting server.redis must be a URL like redis://host:6379, "
+                "whose options, if it has any, are options of redis-py"
+            ) from None
         self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = (
             weakref.WeakKeyDictionary()
         )
@@ -117,15 +118,18 @@ class RedisConnections:
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
         if client is None:
-            pool = self._module.BlockingConnectionPool.from_url(
-                self._url,
-                max_connections=CONNECTIONS,
-                timeout=None,
-                socket_timeout=self._patience,
-                socket_connect_timeout=self._patience,
-            )
-            client = self._clients[loop] = self._module.Redis(connection_pool=pool)
+            client = self._clients[loop] = self._module.Redis(connection_pool=self._open_pool())
         return client
+
+    def _open_pool(self) -> Any:
+        """Return a new connection pool, without a connection."""
+        return self._module.BlockingConnectionPool.from_url(
+            self._url,
+            max_connections=CONNECTIONS,
+            timeout=None,
+            socket_timeout=self._patience,
+            socket_connect_timeout=self._patience,
+        )
 
     def _note_failure(self, error: Exception) -> None:
         """Skip Redis for a while; log the first failure of an outage."""

@@ -472,6 +472,7 @@ async def reload_on_hangup(
     if sys.platform == "win32":
         return
     with anyio.open_signal_receiver(signal.SIGHUP) as signals:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # `batuta serve` blocks it
         async for _ in signals:
             try:
                 catalogue.replace_by(await reload())

@@ -10,6 +10,7 @@ import json
 import logging
 import re
 import sys
+from contextlib import suppress
 from typing import final
 
 from batuta.core.formatting import escape_controls, escape_json_controls
@@ -25,9 +26,10 @@ def write_output(text: str) -> None:
 
 
 def write_error(text: str) -> None:
-    """Write to standard error."""
-    sys.stderr.write(escape_controls(text))
-    sys.stderr.flush()
+    """Write to standard error; a text that nobody reads, or that a full disk refuses, is lost."""
+    with suppress(OSError):
+        sys.stderr.write(escape_controls(text))
+        sys.stderr.flush()
 
 
 def write_progress(text: str) -> None:

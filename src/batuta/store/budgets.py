@@ -386,7 +386,8 @@ class Budgets:
             counted: billionths of it that count as spent, for calls of unknown cost.
 
         Raises:
-            StoreError: the database fails; the money stays reserved.
+            StoreError: the database fails; the money stays reserved until the database works
+                again, or, if `counted` of a lease's money is spent, until this process has ended.
         """
         periods = (bucket.account_period for bucket in reservation.buckets)
         spent = dict.fromkeys(periods, counted) if counted else {}
@@ -395,9 +396,13 @@ class Budgets:
             if leased is not None:
                 await self._leases.release(leased, counted)
                 return
-            await self._database.run_write(
-                lambda connection: settle_reservations(connection, (reservation.id,), spent)
-            )
+            try:
+                await self._database.run_write(
+                    lambda connection: settle_reservations(connection, (reservation.id,), spent)
+                )
+            except DatabaseFailedError:
+                self._leases.doubt([reservation.id], counted)
+                raise
 
     async def budget_status(self, buckets: Iterable[Bucket]) -> list[BudgetStatus]:
         """Return the status of the buckets; unused money in leases of this process is free."""

@@ -14,6 +14,7 @@ returned last, and transactions that change a lease are serialised by `lock`.
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -22,12 +23,21 @@ from time import monotonic, time
 from typing import final
 
 import anyio
+import orjson
 from sqlalchemy import Connection, Executable, delete, insert, update
 
 from batuta.errors import StoreError
 from batuta.store.database import Database, DatabaseFailedError, insert_statement
 from batuta.store.lease_changes import Lease, LeaseChanges, LeasedRun, TopUp
-from batuta.store.ledger import Bucket, ReserveRequest, grow_reservation, settle_reservations
+from batuta.store.ledger import (
+    AccountPeriod,
+    Bucket,
+    ReserveRequest,
+    grow_reservation,
+    settle_reservations,
+    settle_rows,
+    take_rows,
+)
 from batuta.store.models import RESERVATIONS
 
 IDLE_SECONDS = 1.0
@@ -68,8 +78,9 @@ class Leases:
         self._runs: dict[str, LeasedRun] = {}
         self._requested: dict[BucketGroup, float] = {}
         """When money of a group of budgets was last requested from the database."""
-        self._doubtful: set[str] = set()
-        """Ids of rows of failed transactions; such a row is deleted if it was written after all."""
+        self._doubtful: dict[str, int] = {}
+        """Ids of rows of failed transactions, with the billionths that count as spent when such a
+        row is deleted, if it is there."""
         self.lock = anyio.Lock(fast_acquire=True)
         self.began = anyio.Event()
         """Set when `is_active` becomes true."""
@@ -219,9 +230,14 @@ class Leases:
             self.doubt(ids)
             raise
 
-    def doubt(self, ids: Iterable[str]) -> None:
-        """Mark rows for deletion: a failed transaction may nevertheless have written the rows."""
-        self._doubtful.update(ids)
+    def doubt(self, ids: Iterable[str], counted: int = 0) -> None:
+        """Mark rows for deletion: a failed transaction may have written or deleted them, or not.
+
+        Args:
+            ids: the rows.
+            counted: billionths of each row that count as spent, if this process deletes the row.
+        """
+        self._doubtful |= dict.fromkeys(ids, counted)
         self.began.set()
 
     async def move_to_row(self, reservation_id: str, more: int) -> bool:
@@ -339,9 +355,10 @@ class Leases:
 
     async def _forget_doubtful(self) -> None:
         while self._doubtful:
-            ids = tuple(islice(self._doubtful, _BATCH))
-            await self._database.run_write(partial(settle_reservations, reservations=ids, spent={}))
-            self._doubtful.difference_update(ids)
+            doubted = dict(islice(self._doubtful.items(), _BATCH))
+            await self._database.run_write(partial(_delete_doubtful, doubted=doubted))
+            for name in doubted:
+                self._doubtful.pop(name, None)
 
     async def give_back(self, leases: Iterable[Lease] | None = None) -> None:
         """Give back the free money of these leases; None: of all leases, and delete doubtful rows.
@@ -417,6 +434,15 @@ class Leases:
                     lease.nano, lease.trusted = held[lease.id], trusted
                 else:
                     self._end(lease)
+
+
+def _delete_doubtful(connection: Connection, doubted: Mapping[str, int]) -> None:
+    """Delete the rows that are there, and count the stated billionths of them as spent."""
+    rows, spent = take_rows(connection, tuple(doubted)), Counter[AccountPeriod]()
+    for row in rows:
+        for account, period in orjson.loads(row["buckets"]):
+            spent[account, period] += doubted[row["id"]]
+    settle_rows(connection, rows, spent)
 
 
 def _insert_once(connection: Connection) -> Executable:

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from anyio.to_thread import run_sync
 from sqlalchemy import Column, Connection, Table, delete, func, select, tuple_
@@ -232,5 +232,5 @@ async def _count_rows(database: Database, table: Table) -> tuple[int, Decimal]:
         async for page in _read_pages(
             database, table, (*table.primary_key.columns, table.columns["usd"])
         ):
-            usd += sum((cast("Decimal", row["usd"]) for row in page), Decimal(0))
+            usd += sum((Decimal(row["usd"]) for row in page), Decimal(0))
     return rows[0]["rows"], usd

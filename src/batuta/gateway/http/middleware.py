@@ -17,7 +17,7 @@ from itertools import chain
 from time import perf_counter
 from typing import Any, final
 
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from batuta.errors import StoreError
@@ -183,9 +183,8 @@ class RequestMiddleware:
         """
         self._app = app
         self._metrics = metrics
-        self._paths: dict[object, str] = {
-            route.endpoint: route.path for route in routes if isinstance(route, Route)
-        }
+        self._routes = [route for route in routes if isinstance(route, Route)]
+        self._paths: dict[object, str] = {route.endpoint: route.path for route in self._routes}
         self._authenticator = authenticator
         self._limiter = limiter
         self._rate_limiter = rate_limiter
@@ -303,7 +302,8 @@ class RequestMiddleware:
 
     def _record_request(self, scope: Scope, answer: _Answer) -> None:
         """Count the request by route, and log it at level INFO."""
-        route, seconds = self._paths.get(scope.get("endpoint"), NO_ROUTE), answer.elapsed()
+        route = self._paths.get(scope.get("endpoint")) or self._find_route(scope)
+        seconds = answer.elapsed()
         status = CLIENT_CLOSED if answer.status is None else answer.status
         self._metrics.count_request(route, scope["method"], status, seconds)
         if answer.error_code is not None:
@@ -321,6 +321,11 @@ class RequestMiddleware:
                 **answer.logged_ids(),
             }
             logger.info("request", extra={"about": about})
+
+    def _find_route(self, scope: Scope) -> str:
+        """Return the path of the route of a request that was answered before it was routed."""
+        fits = (route.path for route in self._routes if route.matches(scope)[0] is not Match.NONE)
+        return next(fits, NO_ROUTE)
 
 
 @final

@@ -295,7 +295,7 @@ class AdmissionController:
     async def release(self, caller: Caller, admission: Admission) -> None:
         """Leave the concurrency; release the reservation unless it was settled or is durable.
 
-        If the database fails, the reservation expires later.
+        If the database fails, the reservation is released later.
         """
         if caller.key is not None:
             await self._leave_concurrency(caller.key, admission)
@@ -306,7 +306,7 @@ class AdmissionController:
             try:
                 counted = admission.final_charge.counted or Decimal(0)
                 await self._store.budgets.release(held, usd_to_nano(counted))
-            except StoreError as error:  # the reservation expires when this process ends
+            except StoreError as error:  # `budgets` tries again
                 _LOG.warning("a reservation could not be released: %s", error)
 
     async def _enter_concurrency(self, caller: Caller, key: str, admission: Admission) -> None:

@@ -271,7 +271,8 @@ async def open_span_exporter(environ: Mapping[str, str]) -> AsyncGenerator[RunSp
     reads the collector's endpoint and headers from `os.environ`.
 
     Raises:
-        ConfigError: a collector is configured and the extra is not installed.
+        ConfigError: a collector is configured, and the extra is not installed or OpenTelemetry
+            refuses one of its variables.
     """
     switch = next((name for name in ENDPOINT_VARIABLES if environ.get(name)), None)
     if switch is None:
@@ -286,11 +287,14 @@ async def open_span_exporter(environ: Mapping[str, str]) -> AsyncGenerator[RunSp
         what = f"{switch} is set, but OpenTelemetry is not installed: {install_hint('otel')}"
         raise ConfigError(what) from None
     name = environ.get("OTEL_SERVICE_NAME", "batuta")
-    provider = TracerProvider(
-        resource=Resource.create({"service.name": name}),
-        shutdown_on_exit=False,  # else the exit would wait for the collector a second time
-    )
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    try:
+        provider = TracerProvider(
+            resource=Resource.create({"service.name": name}),
+            shutdown_on_exit=False,  # else the exit would wait for the collector a second time
+        )
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    except ValueError as error:
+        raise ConfigError(f"OpenTelemetry refuses its variables (OTEL_…): {error}") from None
     exporter = RunSpanExporter(provider)
     try:
         yield exporter
