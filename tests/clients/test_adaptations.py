@@ -593,7 +593,7 @@ async def test_a_value_out_of_its_range_does_not_cost_the_values_within_it(http,
         client = open_client(worker_of(server), http)
         sent = []
         for value in (2, 1):
-            sampling = Sampling(**{name: value})
+            sampling = replace(Sampling(), **{name: value})
             await client.complete(Request(messages=HI, sampling=sampling))
             sent.append(server.taken.get(name))
     assert sent == [None, 1] and server.refused == 1

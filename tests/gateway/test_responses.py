@@ -1,5 +1,7 @@
 """The Responses dialect: bodies, events, what is kept, and the background."""
 
+from typing import Any
+
 import anyio
 import openai
 import orjson
@@ -310,14 +312,16 @@ async def test_a_refusal_is_no_text_that_a_client_parses(store, model):
         api = server.openai.responses
         whole = await api.parse(model=model, input="x", text_format=Number)
         async with api.stream(model=model, input="x", text_format=Number) as stream:
-            seen = [event async for event in stream]
+            seen: list[Any] = [event async for event in stream]
         pieces = await events(server, model=model)
         _, again = await server.get(f"/v1/responses/{seen[-1].response.id}")
         told = await events(server, f"/v1/responses/{whole.id}", params={"stream": "true"})
         back = {"input": [*again["output"], {"role": "user", "content": "Why?"}]}
         status, _, _ = await server.post("/v1/responses", json={"model": model, **back})
     for response in (whole, seen[-1].response, Response.model_validate(again)):
-        parts = [p for item in response.output if item.type == "message" for p in item.content]
+        parts: list[Any] = []
+        for item in response.output:
+            parts += item.content if item.type == "message" else []
         assert [(part.type, part.refusal) for part in parts] == [("refusal", "I cannot.")]
         assert response.status == "completed" and response.output_text == ""
     assert "".join(e.delta for e in seen if e.type == "response.refusal.delta") == "I cannot."

@@ -14,7 +14,7 @@ import json
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Any, Self, cast, final
 
 import anyio
 from anyio import to_thread
@@ -225,13 +225,13 @@ class GgufClient:
 
     def _error_of(self, stated: Any) -> ClientError:
         """Return the error for what llama.cpp stated instead of a chunk of the reply."""
-        error: dict[str, Any] = stated if isinstance(stated, dict) else {}  # pyright: ignore[reportUnknownVariableType] - of JSON
+        error = cast("dict[str, Any]", stated) if isinstance(stated, dict) else {}
         if error.get("type") == _TOO_LONG:
             return ContextLengthError(
                 f"the prompt leaves no room for a reply in the {POSITIONS} positions of "
                 f"{self._name}: shorten it"
             )
-        return InvalidReplyError(f"llama.cpp failed: {str(error.get('message') or stated)[:200]}")
+        return InvalidReplyError(f"llama.cpp failed: {str(error.get('message', stated))[:200]}")
 
 
 def _set_parameters(params: Any, path: Path) -> Any:

@@ -85,7 +85,7 @@ def test_questions_that_are_all_kept_back_leave_nothing_to_learn(tmp_path):
         draw_questions(told)
 
 
-def result(right, reward, *, valid=True, steps=1, usd=0.5):
+def result(right, reward, *, valid=True, steps=1, usd: float | None = 0.5):
     return HeldResult(right=right, reward=reward, valid=valid, steps=steps, usd=usd, refused=False)
 
 

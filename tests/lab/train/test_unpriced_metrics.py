@@ -52,9 +52,10 @@ def test_an_evaluation_and_a_training_within_a_time_have_no_dollars_then(tmp_pat
     report.add_usd(None)
     report.add_usd(0.25)
     assert report.usd is None
-    console = Console(file=io.StringIO(), width=100)
+    text = io.StringIO()
+    console = Console(file=text, width=100)
     _print_report(console, report, questions=8)
-    assert "calls of workers, unpriced" in console.file.getvalue()
+    assert "calls of workers, unpriced" in text.getvalue()
 
 
 def test_what_is_expected_of_such_a_run_has_calls_without_a_price():

@@ -153,9 +153,11 @@ def read_report(found: ResultFolder) -> list[JsonRecord]:
 
 def _is_report(value: Any) -> bool:
     """Return True if the value is a report; other programs write files of the same name too."""
-    report = cast("JsonRecord", value) if isinstance(value, dict) else {}
+    report: JsonRecord = cast("JsonRecord", value if isinstance(value, dict) else {})
     systems: Any = report.get("systems")
-    lists = [report.get(name) or [] for name in ("why", "references", "seeds", "workflows")]
+    lists: list[Any] = [
+        report.get(name) or [] for name in ("why", "references", "seeds", "workflows")
+    ]
     if not isinstance(systems, dict) or not all(isinstance(each, list) for each in lists):
         return False
     return all(map(_has_figures, cast("JsonRecord", systems).values()))

@@ -174,7 +174,8 @@ def _merge_values(values: Mapping[str, Any], change: Mapping[str, Any]) -> dict[
     for key, value in change.items():
         inner: Any = merged.get(key)
         if isinstance(value, dict) and (inner is None or isinstance(inner, dict)):
-            merged[key] = _merge_values(inner or {}, cast("dict[str, Any]", value))
+            known = cast("dict[str, Any]", inner or {})
+            merged[key] = _merge_values(known, cast("dict[str, Any]", value))
         else:
             merged[key] = value
     return merged
