@@ -93,6 +93,9 @@ async def test_an_object_in_a_code_block_is_the_object(graders, fence):
         ("Answer: 18 (or 20)", {0}),
         ("The temperature is minus 18 degrees.", {0}),
         ("It is negative 18.", {0}),
+        ("She needs more than 18 eggs.", {0}),
+        ("The answer is less than **18**", {0}),
+        ("She has 18 more than before.", {1}),
     ],
 )
 async def test_a_remark_behind_an_integer_counts_if_it_changes_the_number(graders, form, scores):

@@ -127,3 +127,13 @@ def test_any_answer_can_be_looked_through(answer):
 
 def test_a_great_many_fences_take_no_time_that_grows_with_their_square():
     assert extract_program("```python\nx = 1\n```\n" * 4000)
+
+
+def test_a_second_solution_under_another_name_does_not_replace_the_first():
+    first = "def is_prime(n):\n    return all(n % d for d in range(2, n))\n"
+    other = "def is_prime_fast(n):\n    return n > 1\n"
+    answer = f"```python\n{first}```\nAlternatively, faster:\n```python\n{other}```"
+    found = extract_program(answer)
+    assert found is not None and "def is_prime(" in found and "def is_prime_fast(" in found
+    again = extract_program(answer.replace("is_prime_fast", "is_prime"))
+    assert again == other.replace("is_prime_fast", "is_prime")

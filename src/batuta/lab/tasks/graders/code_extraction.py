@@ -199,8 +199,9 @@ def _join_sources(sources: list[_Source]) -> str:
 
     Trailing blocks that only show usage or output of earlier blocks are left out. An earlier block
     is put first if it defines needed names, unless it has side effects and a later block redefines
-    its functions. So is a block that only defines names, if later blocks redefine some, but not
-    all, of its functions. An earlier block that calls the last block's functions is put after it.
+    its functions. So is a block that only defines names, unless later blocks redefine all of its
+    functions: a second solution may have another name than the one that is asked for. An earlier
+    block that calls the last block's functions is put after it.
     """
     while len(sources) > 1 and sources[-1].only_demonstrates(sources[:-1]):
         sources = sources[:-1]
@@ -211,7 +212,7 @@ def _join_sources(sources: list[_Source]) -> str:
             parts.append(earlier.text)  # in the answer, it precedes the helper that it calls
             wanted = wanted | earlier.free
             redefined |= earlier.functions
-        elif earlier.is_changed_in_part(redefined) or (
+        elif earlier.only_adds_functions(redefined) or (
             earlier.defined & wanted and (earlier.is_inert() or not earlier.functions & redefined)
         ):
             parts.insert(0, earlier.text)
@@ -264,10 +265,9 @@ class _Source:
         """Return whether running the source only defines or imports names."""
         return all(isinstance(n, _PASSIVE_NODES) for n in self.tree.body) if self.tree else False
 
-    def is_changed_in_part(self, redefined: set[str]) -> bool:
-        """Return whether the source only defines names, of which some, not all, are redefined."""
-        again = self.functions & redefined
-        return bool(again) and bool(self.functions - redefined) and self.is_inert()
+    def only_adds_functions(self, redefined: set[str]) -> bool:
+        """Return whether the source only defines names, some of them functions not redefined."""
+        return bool(self.functions - redefined) and self.is_inert()
 
     def only_demonstrates(self, before: list[_Source]) -> bool:
         """Return whether the source only shows output or usage of earlier sources."""

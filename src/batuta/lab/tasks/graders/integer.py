@@ -28,8 +28,9 @@ _ALTERNATIVE = re.compile(r"[\s.,;:(]*(?:or|maybe|perhaps|possibly)\b", re.IGNOR
 _MARKS = " *_`"
 _CALCULATOR = re.compile(r"<<[^<>]*>>")
 _DENIED = re.compile(
-    # "It is not 12."
-    r"(?:\bnot|n['’]t)\s++(?:equal\s++to\s++)?[\s*_`$(]*+[-+−]?\d"
+    # "It is not 12.", "It is more than 12."
+    r"(?:(?:\bnot|n['’]t)\s++(?:equal\s++to\s++)?|\b(?:more|less|fewer|greater)\s++than\s++)"
+    r"[\s*_`$(]*+[-+−]?\d"
     # "12 (wrong)", "12 is not the answer": behind a sign or a verb, as "12 wrong" may be a count.
     r"|(?:[,.;:(\[–—-]\s*+(?:(?:which|that|it)(?:['’]s)?\s++)?(?:(?:is|was)\s++)?|\s(?:is|was)\s++)"
     r"(?:not\s++(?:the\s++)?(?:answer|correct|right|true)|wrong|incorrect|false)[\s.!*_`)\]]*+\Z",
