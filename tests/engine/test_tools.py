@@ -1,5 +1,7 @@
 """The client's tools inside a workflow: who asks, who is answered, what a later run goes on with."""
 
+from dataclasses import replace
+
 import pytest
 from tests.engine.folding import fold_events
 
@@ -271,6 +273,27 @@ async def test_one_worker_alone_keeps_its_own_ids():
     crew = crew_of(w0=[wants("look")])
     run = await conduct(ASKED, fixed(("", 0, [])), pool, crew)
     assert run.reply.tool_calls[0].id == "prov0"
+
+
+@pytest.mark.parametrize("parallel", [None, True, False])
+async def test_only_one_call_is_shown_where_the_client_forbids_parallel_ones(parallel):
+    """Some providers have no such parameter and others ignore it; the client would run both."""
+    streamed = list[tuple[int | None, str]]()
+
+    async def emit(event):
+        if isinstance(event, StepDelta) and event.delta.tool_id:
+            streamed.append((event.delta.tool_index, event.delta.tool_name))
+
+    question = replace(ASKED, parallel_tool_calls=parallel)
+    said = wants("look", "count")
+    crew = crew_of(w0=[replace(said, alternatives=(said,))])
+    hooks = RunHooks(emit=emit)
+    run = await conduct(question, fixed(("", 0, [])), POOL.subset(["w0"]), crew, hooks=hooks)
+    shown = ["look"] if parallel is False else ["look", "count"]
+    for reply in run.reply.choices:
+        assert [call.name for call in reply.tool_calls] == shown
+    assert set(streamed) == set(enumerate(shown))
+    assert run.outcome is Outcome.ANSWERED or run.reply.finish is Finish.TOOL_CALLS
 
 
 async def test_an_id_that_a_server_counts_anew_in_each_turn_is_shown_once():

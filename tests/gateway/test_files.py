@@ -109,6 +109,19 @@ async def test_every_client_lists_all_pages_in_its_order_and_no_list_ends_early(
                 await page.get_next_page()
 
 
+async def test_a_list_that_is_narrowed_in_an_unknown_way_is_refused(store):
+    """A program that deletes what it listed would delete all files."""
+    async with serving(store) as server:
+        await upload(server, "a.txt", b"x")
+        api = anthropic.AsyncAnthropic(base_url=server.url, api_key="any", max_retries=0)
+        async with api:
+            for query in ({"ids": ["file-b"]}, {"scope_id": "session"}):
+                with pytest.raises(anthropic.BadRequestError, match="cannot be narrowed"):
+                    await api.beta.files.list(**query)
+        status, said = await server.get("/v1/files?before_id=file-b")
+        assert (status, said["error"]["param"]) == (400, "before_id")
+
+
 def asking(dialect, file_id) -> tuple[str, dict[str, Any]]:
     said: dict[str, Any]
     match dialect:

@@ -37,6 +37,7 @@ from batuta.core.message import (
     decode_call_id,
     encode_call_id,
     system_message,
+    unused_call_id,
     user_message,
 )
 from batuta.core.run import (
@@ -158,5 +159,6 @@ __all__ = [
     "decode_call_id",
     "encode_call_id",
     "system_message",
+    "unused_call_id",
     "user_message",
 ]

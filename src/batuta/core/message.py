@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
@@ -456,6 +457,17 @@ def encode_call_id(origin: ToolCallOrigin) -> str:
     """Return a tool call id that encodes its origin."""
     step = origin.round * _ROUND_FACTOR + origin.step
     return f"call_{origin.run.removeprefix(_RUN_PREFIX)}_{step}_{origin.number}"
+
+
+def unused_call_id(given: str, earlier_ids: Sequence[str]) -> str:
+    """Return the id; if the conversation has it already, an id that no earlier call has.
+
+    The id is the same in a retry, since it is made from the number of the earlier calls.
+    """
+    if given not in earlier_ids:
+        return given
+    seed = f"{len(earlier_ids)} {given}".encode("utf-8", "replace")
+    return f"call_{hashlib.sha256(seed).hexdigest()[:24]}"
 
 
 def decode_call_id(tool_call_id: str) -> ToolCallOrigin | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
+from sys import maxsize
 from typing import Protocol, final
 
 import anyio
@@ -31,6 +31,7 @@ from batuta.core import (
     WorkerId,
     Workflow,
     encode_call_id,
+    unused_call_id,
 )
 from batuta.core.redaction import clean_message
 from batuta.core.run import HEDGE_LOST
@@ -141,7 +142,10 @@ def _plain_name(name: str) -> str:
 
 @final
 class OfferedTools:
-    """The client's tools: calls of them are renumbered, calls of other tools are dropped."""
+    """The client's tools: calls of them are renumbered, calls of other tools are dropped.
+
+    So are all calls but the first if the client forbids parallel calls: not every provider obeys.
+    """
 
     def __init__(self, request: Request, make_id: Callable[[int], str] | None) -> None:
         """Store the tools of the request.
@@ -153,10 +157,11 @@ class OfferedTools:
         """
         self._request = request
         self._make_id = make_id
+        self._most = 1 if request.parallel_tool_calls is False else maxsize
         self._earlier_ids: Sequence[str] | None = None
         """The ids of the conversation's calls; None until the reply calls a tool."""
         self._indices: dict[tuple[int, int], int | None] = {}
-        """Our index by (choice, worker's index); None: the client did not offer that tool."""
+        """Our index by (choice, worker's index); None: the call is dropped."""
         self._offered_calls: Counter[int] = Counter()
         """Number of calls of offered tools, by choice."""
 
@@ -168,11 +173,12 @@ class OfferedTools:
     def renumber_delta(self, delta: Delta, index: int) -> Delta | None:
         """Return the fragment of a tool call under our index and id.
 
-        Return None if the client did not offer the tool.
+        Return None if the call is dropped.
         """
         key = (delta.choice, index)
         if key not in self._indices:
-            offered = self._offered_name(delta.tool_name) is not None
+            has_room = self._offered_calls[delta.choice] < self._most
+            offered = has_room and self._offered_name(delta.tool_name) is not None
             self._indices[key] = self._offered_calls[delta.choice] if offered else None
             self._offered_calls[delta.choice] += offered
         mine = self._indices[key]
@@ -185,14 +191,18 @@ class OfferedTools:
             tool_name=self._offered_name(delta.tool_name) or delta.tool_name,
         )
 
-    def drop_unoffered_calls(self, reply: Reply) -> Reply:
-        """Return the reply and its alternatives without calls of tools that were not offered.
+    def calls_unoffered(self, reply: Reply) -> bool:
+        """Return True if the reply calls a tool that was not offered."""
+        return any(self._offered_name(call.name) is None for call in reply.tool_calls)
+
+    def drop_calls(self, reply: Reply) -> Reply:
+        """Return the reply and its alternatives without the calls that are dropped.
 
         The remaining calls get the offered tools' exact names, and our ids if we make ids. A reply
         that ended in calls, of which none remain, ends as `Finish.STOP`.
         """
         if reply.alternatives:
-            others = tuple(self.drop_unoffered_calls(other) for other in reply.alternatives)
+            others = tuple(self.drop_calls(other) for other in reply.alternatives)
             reply = replace(reply, alternatives=others)
         if not reply.tool_calls:
             return reply
@@ -200,12 +210,10 @@ class OfferedTools:
         offered = [(name, call) for name, call in named if name is not None]
         calls = tuple(
             ToolCall(id=self._call_id(call.id, number), name=name, arguments=call.arguments)
-            for number, (name, call) in enumerate(offered)
+            for number, (name, call) in enumerate(offered[: self._most])
         )
-        ends_with_none = not calls and reply.finish is Finish.TOOL_CALLS
-        return replace(
-            reply, tool_calls=calls, finish=Finish.STOP if ends_with_none else reply.finish
-        )
+        finish = Finish.STOP if not calls and reply.finish is Finish.TOOL_CALLS else reply.finish
+        return replace(reply, tool_calls=calls, finish=finish)
 
     def _offered_name(self, name: str) -> str | None:
         """Return the exact name of the offered tool that a call names.
@@ -222,12 +230,9 @@ class OfferedTools:
         if self._make_id is not None:
             return self._make_id(number)
         if self._earlier_ids is None:
-            parts = (part for message in self._request.messages for part in message.parts)
+            parts = [part for message in self._request.messages for part in message.parts]
             self._earlier_ids = [part.id for part in parts if isinstance(part, ToolCall)]
-        if given not in self._earlier_ids:
-            return given
-        seed = f"{len(self._earlier_ids)} {given}"  # the same in a retry, another in each turn
-        return f"call_{hashlib.sha256(seed.encode()).hexdigest()[:24]}"
+        return unused_call_id(given, self._earlier_ids)
 
 
 MAX_PAUSE_SECONDS = 2.0
@@ -584,8 +589,8 @@ class WorkerCall:
             message = f"{type(error).__name__} inside the client"
             usage, cost = self._turns
             return Failure(code="internal_error", message=message, usage=usage, cost=cost)
-        own = self._tools.drop_unoffered_calls(reply)
-        fault = self._find_fault(own, undeclared=len(own.tool_calls) < len(reply.tool_calls))
+        own = self._tools.drop_calls(reply)
+        fault = self._find_fault(own, undeclared=self._tools.calls_unoffered(reply))
         return (
             own
             if fault is None

@@ -19,7 +19,13 @@ from starlette.routing import Route
 from batuta.core.formatting import plain_name
 from batuta.distribution import install_hint
 from batuta.gateway.access.caller import CallerRole, caller_of
-from batuta.gateway.errors import APIError, invalid_value, missing_parameter, not_found
+from batuta.gateway.errors import (
+    APIError,
+    invalid_value,
+    missing_parameter,
+    not_found,
+    unsupported_parameter,
+)
 from batuta.gateway.http.body import json_response, query_number, read_body, replay_body
 from batuta.gateway.http.stored_reads import make_room
 from batuta.gateway.serving.uploaded_files import (
@@ -38,6 +44,8 @@ _MAX_PAGE = 1000
 _AFTER_NAMES = ("after", "after_id", "page")
 """Names of the last file of the page before: OpenAI's clients, Anthropic's older and newer ones."""
 _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,60}/[a-z0-9.+-]{1,100}")
+_REFUSED_QUERIES = frozenset({"before_id", "ids", "ids[]", "scope_id"})
+"""Queries of Anthropic's clients; ignored, they would list files that were not asked for."""
 _PURPOSE = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _MIN_LIFE, _MAX_LIFE = 3600, 30 * 86_400
 """Bounds of a client's `expires_after[seconds]`."""
@@ -109,10 +117,12 @@ class FileRoutes:
         """List the caller's files, by default the newest first.
 
         Raises:
-            APIError: the query is malformed, or the page's predecessor ended with a file that does
-                not exist any more.
+            APIError: the query is malformed or not supported, or the page's predecessor ended with
+                a file that does not exist any more.
         """
         query, table, tenant = request.query_params, self._files.require_table(), _owner_of(request)
+        for name in _REFUSED_QUERIES & query.keys():
+            raise unsupported_parameter(name, "the list cannot be narrowed by it.")
         limit = query_number(query.get("limit", "100"), "limit", 1, _MAX_PAGE)
         order = query.get("order", "desc")
         if order not in {"asc", "desc"}:
