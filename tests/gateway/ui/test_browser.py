@@ -144,7 +144,9 @@ def test_one_step_back_leads_out_of_a_conversation_and_of_a_table(app_state, vis
     assert page.locator("[data-table] a").count() == 4
     assert "/ui/compare/table" in page.url
     page.go_back()
-    page.wait_for_url("**/ui/compare")
+    page.wait_for_function("() => !document.querySelector('[data-table] a')")  # loaded again
+    assert page.url.endswith("/ui/compare")
+    page.wait_for_load_state()
 
 
 def test_questions_are_stopped_that_have_no_address_yet(app_state, visit):
