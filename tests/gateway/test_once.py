@@ -168,6 +168,32 @@ async def test_an_answer_that_could_not_be_kept_is_not_waited_for(store):
     assert say.calls == 1
 
 
+async def test_a_key_that_an_outage_kept_claimed_is_free_after_it(store):
+    """A request that failed in the outage may be sent again with its key."""
+    is_busy = True
+
+    def say(_):
+        if is_busy:
+            raise ProviderOverloadedError("busy")
+        return "well"
+
+    async def tell(statement):
+        await store.database.run_write(lambda connection: connection.exec_driver_sql(statement))
+
+    await tell(
+        "CREATE TRIGGER refuse BEFORE DELETE ON idempotent BEGIN SELECT RAISE(ABORT, 'full'); END"
+    )
+    state = scripted_state({"ada": ScriptedClient(say)}, store=store)
+    keyed = type("KeyedServer", (), {"serving": Serving(state)})
+    async with keyed.serving:  # pyright: ignore[reportAttributeAccessIssue]
+        path, body = BODIES[0]
+        assert (await post(keyed, path, body))[0] == 502
+        await tell("DROP TRIGGER refuse")
+        is_busy = False
+        status, _, text = await post(keyed, path, body)
+        assert (status, "well" in text) == (200, True), text
+
+
 @pytest.mark.parametrize(("path", "body"), BODIES)
 async def test_a_failure_is_not_kept(store, path, body):
     calls = 0

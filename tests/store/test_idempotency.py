@@ -37,7 +37,8 @@ class Releasing:
 async def test_a_claim_that_is_released_while_it_is_looked_up_is_free(target):
     async with Store(target) as store:
         claims = IdempotencyStore(store.database)
-        first = await claims.claim("acme", "one", b"digest")
-        assert isinstance(await claims.claim("acme", "one", b"digest"), EarlierRequest)
-        second = await IdempotencyStore(Releasing(store.database)).claim("acme", "one", b"digest")  # pyright: ignore[reportArgumentType]
-        assert isinstance(second, str) and second != first
+        assert await claims.claim("acme", "one", b"digest", "first") is None
+        earlier = await claims.claim("acme", "one", b"digest", "second")
+        assert earlier == EarlierRequest(b"digest", None, "first")
+        again = IdempotencyStore(Releasing(store.database))  # pyright: ignore[reportArgumentType]
+        assert await again.claim("acme", "one", b"digest", "third") is None

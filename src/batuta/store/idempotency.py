@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
 from time import time
 from typing import Any, final
@@ -51,18 +50,21 @@ class IdempotencyStore:
         self._database = database
         self.claim_seconds = claim_seconds
 
-    async def claim(self, tenant: str, key: str, digest: bytes) -> EarlierRequest | str:
+    async def claim(
+        self, tenant: str, key: str, digest: bytes, owner: str
+    ) -> EarlierRequest | None:
         """Return the earlier request with that key; if there is none, claim the key instead.
 
         Args:
             tenant: the tenant that sent the request.
             key: the value of the header `Idempotency-Key`.
             digest: a hash of the request, by which a different request with the key is recognised.
+            owner: a random id of the new claim.
 
         Returns:
-            The earlier request, or the id of the new claim.
+            The earlier request; None: the key is claimed.
         """
-        now, owner = time(), secrets.token_hex(8)
+        now = time()
         values: dict[str, Any] = {"tenant": tenant, "key": sql_text(key), "digest": digest}
         values |= {"owner": owner, "expires": now + self.claim_seconds}
 
@@ -80,7 +82,7 @@ class IdempotencyStore:
 
         row = await self._database.run_write(first)
         if row is None:
-            return owner
+            return None
         if row["status"] is None:
             return EarlierRequest(row["digest"], None, row["owner"])
         headers = tuple((name, value) for name, value in orjson.loads(row["headers"]))

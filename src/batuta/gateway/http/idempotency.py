@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import secrets
 from collections import deque
 from typing import Any, cast, final
 
@@ -62,6 +63,8 @@ class IdempotencyMiddleware:
         self.claim_seconds = claim_seconds
         self._lost: deque[str] = deque(maxlen=_LOST_CLAIMS)
         """The latest claims whose result the database did not store."""
+        self._unreleased: deque[str] = deque(maxlen=_LOST_CLAIMS)
+        """The latest claims of requests without a result that the database did not release."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the request, or send the stored answer.
@@ -82,13 +85,9 @@ class IdempotencyMiddleware:
         caller = caller_of(scope)
         request = _Fingerprint(scope["path"], caller.permissions, body)
         claims = IdempotencyStore(self.store.database, claim_seconds=self.claim_seconds)
-        try:
-            found = await claims.claim(caller.tenant, key.decode(), request.digest)
-        except StoreError as error:
-            log_exception(error)
-            message = "Earlier answers cannot be looked up now; try again."
-            raise APIError(503, "overloaded", message, headers={"retry-after": "1"}) from None
-        if isinstance(found, EarlierRequest):
+        claim = secrets.token_hex(8)
+        found = await self._claim(claims, caller.tenant, key.decode(), request.digest, claim=claim)
+        if found is not None:
             request.check(found.digest)
             if found.claim in self._lost:
                 raise APIError(409, "conflict", _LOST, headers={"x-should-retry": "false"})
@@ -101,9 +100,31 @@ class IdempotencyMiddleware:
             replay_body(body, receive),
             record,
             claims=claims,
-            claim=found,
+            claim=claim,
             may_keep=fields.get("store") is not False,
         )
+
+    async def _claim(
+        self, claims: IdempotencyStore, tenant: str, key: str, digest: bytes, *, claim: str
+    ) -> EarlierRequest | None:
+        """Claim the key, unless there is an earlier request with the key, which is returned.
+
+        A claim that could not be released in an outage of the database is released first.
+
+        Raises:
+            APIError: the database fails.
+        """
+        try:
+            found = await claims.claim(tenant, key, digest, claim)
+            if found is not None and found.claim in self._unreleased:
+                await claims.forget(found.claim)
+                found = await claims.claim(tenant, key, digest, claim)
+        except StoreError as error:
+            log_exception(error)
+            self._unreleased.append(claim)  # the database may have stored it all the same
+            message = "Earlier answers cannot be looked up now; try again."
+            raise APIError(503, "overloaded", message, headers={"retry-after": "1"}) from None
+        return found
 
     async def _answer_first(
         self,
@@ -135,7 +156,7 @@ class IdempotencyMiddleware:
                     await (claims.forget(claim) if answer is None else claims.keep(claim, answer))
                 except StoreError as error:
                     log_exception(error)
-                    self._lost.append(claim)
+                    (self._unreleased if answer is None else self._lost).append(claim)
 
 
 async def _renew_claim(claims: IdempotencyStore, claim: str) -> None:
