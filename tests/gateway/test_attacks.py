@@ -41,7 +41,7 @@ from batuta.gateway.http.connections import ConnectionTable, Wait
 from batuta.gateway.http.request_slots import BodyMemory, HeldMemory
 from batuta.gateway.http.server_limits import ConnectionLimits
 from batuta.gateway.serving.cost_bound import bound_first_calls
-from batuta.gateway.serving.tenant_memory import ReasoningMemory
+from batuta.gateway.serving.tenant_memory import CallMemory
 from batuta.guardrails import Guardrail, GuardrailAction, Guardrails, GuardrailStage
 from batuta.guardrails.detectors import DetectorOptions, build_detector
 from batuta.store.key_hasher import KeyHasher
@@ -123,7 +123,7 @@ async def test_what_was_thought_before_deeply_nested_arguments_is_remembered(sto
 
 
 async def test_many_calls_after_a_long_question_are_looked_up_in_little_time():
-    memory, pool = ReasoningMemory(), pool_of("ada")
+    memory, pool = CallMemory(), pool_of("ada")
     call = ToolCall(id="c1", name="look", arguments="{}")
     said = Reply(text="", tool_calls=(call,), reasoning="I must look.")
     clients = {WorkerId("ada"): ScriptedClient(lambda _: said)}

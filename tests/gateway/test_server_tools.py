@@ -125,6 +125,39 @@ async def test_a_message_has_the_page_that_was_read():
     assert told.startswith(f"[1] {fake.url}/imola-observatory")
 
 
+LOOK = {"name": "look", "input_schema": {"type": "object"}}
+LOOK_FUNCTION = {"type": "function", "name": "look", "parameters": {"type": "object"}}
+
+
+@pytest.mark.parametrize("dialect", ["messages", "responses"])
+async def test_a_model_that_read_a_page_and_called_a_clients_tool_need_not_read_it_again(dialect):
+    """Clients send the result of their tool; not all of what the server's tools had returned."""
+    ada = calling(("web_fetch", {"url": ASKED}), ("look", {}), answer="It is so.")
+    async with serving(ada, search=True) as (server, fake):
+        said = f"Read {fake.url}/imola-observatory please."
+        if dialect == "messages":
+            body = message_body(said, FETCH, LOOK)
+            _, _, got = await server.post("/v1/messages", json=body)
+            (call,) = [block for block in got["content"] if block["type"] == "tool_use"]
+            seen = {"type": "tool_result", "tool_use_id": call["id"], "content": "Seen."}
+            body["messages"] += [
+                {"role": "assistant", "content": got["content"]},
+                {"role": "user", "content": [seen]},
+            ]
+            status, _, got = await server.post("/v1/messages", json=body)
+        else:
+            body = {"model": MODEL, "input": said, "tools": [{"type": "web_search"}, LOOK_FUNCTION]}
+            _, _, got = await server.post("/v1/responses", json=body)
+            call = got["output"][-1]
+            seen = {"type": "function_call_output", "call_id": call["call_id"], "output": "Seen."}
+            history = [{"role": "user", "content": said}, *got["output"], seen]
+            status, _, got = await server.post("/v1/responses", json={**body, "input": history})
+    assert status == 200, got
+    _, turn, result = ada.requests[-1].messages
+    assert turn.text.startswith(f"Called web_fetch with:\n{fake.url}/imola-observatory\n")
+    assert turn.text.count("<fetched_text>") == 1 and result.role is Role.TOOL
+
+
 async def test_only_an_address_that_was_named_is_read():
     """A page that gives orders cannot make a model carry a secret away in an address."""
     for said, url, is_read in (

@@ -62,9 +62,9 @@ from batuta.gateway.serving.session_call import (
 from batuta.gateway.serving.session_funds import SessionFunds
 from batuta.gateway.serving.shadow import ShadowRuns
 from batuta.gateway.serving.tenant_memory import (
+    CallMemory,
     ConversationWorkers,
     LocalSessions,
-    ReasoningMemory,
     SessionMemory,
 )
 from batuta.gateway.serving.uploaded_files import NO_FILES_KEPT, UploadedFiles
@@ -132,7 +132,7 @@ class RunService:
         """
         self._catalogue = catalogue
         self._conversations = ConversationWorkers()
-        self._reasoning = ReasoningMemory()
+        self._before_calls = CallMemory()
         self._files = files
         self.key_watch = key_watch or KeyWatch(None)
         """Cancels the work of keys that are no longer valid."""
@@ -237,10 +237,10 @@ class RunService:
                 await self._explorer.settle(prepared_call.chosen)
 
     async def _complete_call(self, call: ParsedCall, caller: Caller) -> ParsedCall:
-        """Return the call with its caller's files, and with reasoning that the client left out."""
+        """Return the call with its caller's files, and with what its client left out of turns."""
         if call.server_tools or call.question.needed_tags:
             call = await self._files.bind(call, caller)
-        question = self._reasoning.fill_in(call.question, caller.tenant)
+        question = self._before_calls.fill_in(call.question, caller.tenant)
         return call if question is call.question else replace(call, question=question)
 
     async def _begin_in_session(
@@ -604,7 +604,7 @@ class RunService:
         tenant = prepared.caller.tenant
         if prepared.chosen is not None:
             note_spent(prepared.chosen, run)
-        self._reasoning.note_run(run, tenant, prepared.pool)
+        self._before_calls.note_run(run, tenant, prepared.pool)
         self._metrics.count_run(run, tenant)
         if self._span_exporter is not None:
             self._span_exporter.export_run(run, tenant)

@@ -1,4 +1,4 @@
-"""Bounded memories between requests: of sessions, of conversations' workers, and of reasoning.
+"""Bounded memories between requests: of sessions, of conversations' workers, and before calls.
 
 A tenant that fills a memory evicts its own values. The state of a session contains no text.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from heapq import heapify, heappop, heappush
+from itertools import count
 from time import monotonic
 from typing import Generic, Protocol, TypeVar, final
 
@@ -25,11 +26,14 @@ from batuta.core import (
     Reply,
     Role,
     Run,
+    ServerCall,
+    Text,
     Thought,
     ToolCall,
     WorkerId,
 )
 from batuta.gateway.serving.parsed_call import first_texts
+from batuta.language.material import wrap_fetched
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -230,11 +234,11 @@ REASONING_SIGNATURE = "batuta-reasoning"
 
 Thoughts with other signatures are not sent back to a worker."""
 MAX_REMEMBERED_BYTES = 32 << 20
-"""Approximate maximum of remembered reasoning; the largest tenant's oldest is evicted first.
+"""Approximate maximum of what is remembered of calls; the largest tenant's oldest is evicted first.
 
 A character counts as a byte."""
 REMEMBERED_SECONDS = 3600.0
-"""Seconds for which reasoning is remembered."""
+"""Seconds for which reasoning and tools' results before a call are remembered."""
 _ENTRY_BYTES = 500
 """Approximate number of bytes of an entry besides its text."""
 
@@ -260,31 +264,54 @@ def split_signature(signature: str) -> tuple[str, bool, str]:
     return model, True, own
 
 
+@dataclass(frozen=True, slots=True)
+class _BeforeCall:
+    """What a model had thought and read when it called a client's tool."""
+
+    thoughts: tuple[Thought, ...]
+    results: str
+    """The results of the tools that the server ran, as text; empty if it ran none."""
+
+    @property
+    def size(self) -> int:
+        thought = sum(len(t.text) + len(t.signature) + len(t.redacted) for t in self.thoughts)
+        return _ENTRY_BYTES + thought + len(self.results)
+
+
 @final
-class ReasoningMemory:
-    """The reasoning before tool calls, by tenant and call, in the memory of this process."""
+class CallMemory:
+    """The reasoning and the server's tool results before clients' tool calls, by tenant and call.
+
+    Most clients send neither back with the result of their tool. It is kept in the memory of this
+    process.
+    """
 
     def __init__(self, clock: Clock = monotonic) -> None:
-        self._kept = TenantMemory[bytes, tuple[Thought, ...]](
+        self._kept = TenantMemory[bytes, _BeforeCall](
             MAX_REMEMBERED_BYTES, REMEMBERED_SECONDS, clock
         )
 
     def note_run(self, run: Run, tenant: str, pool: Pool) -> None:
-        """Remember the reasoning before each tool call of the run."""
+        """Remember what came before each tool call of the run."""
         for step in run.steps:
             reply = step.result
             if not isinstance(reply, Reply) or not reply.tool_calls or step.worker not in pool:
                 continue
-            thoughts = _thoughts_of(reply, pool[step.worker].model)
-            if not thoughts:
+            before = _BeforeCall(
+                thoughts=_thoughts_of(reply, pool[step.worker].model),
+                results=_results_text(reply.server_calls),
+            )
+            if not before.thoughts and not before.results:
                 continue
-            characters = sum(len(t.text) + len(t.signature) + len(t.redacted) for t in thoughts)
             begun = _digest_beginning(run.header.question)
             for call in reply.tool_calls:
-                self._kept.put(tenant, _key_of(call, begun), thoughts, _ENTRY_BYTES + characters)
+                self._kept.put(tenant, _key_of(call, begun), before, before.size)
 
     def fill_in(self, question: Question, tenant: str) -> Question:
-        """Return the question with remembered thoughts added to assistant messages without any."""
+        """Return the question with what is remembered of the calls in its assistant messages.
+
+        Thoughts are added only to messages without any.
+        """
         if not self._kept or not question.has_tool_results:
             return question
         begun = _digest_beginning(question)
@@ -293,17 +320,44 @@ class ReasoningMemory:
         return question if same else replace(question, messages=messages)
 
     def _filled(self, message: Message, tenant: str, begun: bytes) -> Message:
-        if message.role is not Role.ASSISTANT or message.thoughts:
+        if message.role is not Role.ASSISTANT:
             return message
         calls = [part for part in message.parts if isinstance(part, ToolCall)]
-        found = dict.fromkeys(
+        found = (self._kept.get(tenant, _key_of(call, begun)) for call in calls)
+        known = [before for before in found if before is not None]
+        if results := "\n\n".join(dict.fromkeys(one.results for one in known if one.results)):
+            at = message.parts.index(calls[0])
+            parts = (*message.parts[:at], Text(results), *message.parts[at:])
+            message = replace(message, parts=parts)
+        thoughts = dict.fromkeys(
             thought
-            for call in calls
-            for thought in self._kept.get(tenant, _key_of(call, begun)) or ()
+            for before in known
+            for thought in before.thoughts
             # Plain reasoning that the client itself sends back is not repeated.
             if not message.reasoning or thought.signature or thought.redacted
         )
-        return replace(message, thoughts=tuple(found)) if found else message
+        if message.thoughts or not thoughts:
+            return message
+        return replace(message, thoughts=tuple(thoughts))
+
+
+def _results_text(calls: Sequence[ServerCall]) -> str:
+    """Return the calls and results of the server's tools as text for a model."""
+    numbers = count(1)
+    return "\n\n".join(_result_text(call, numbers) for call in calls)
+
+
+def _result_text(call: ServerCall, numbers: Iterator[int]) -> str:
+    """Return one call and its result; `numbers` gives the numbers of the pages to cite."""
+    pages = [
+        f"[{number}] {page.url or page.title} {page.place or page.date}".rstrip()
+        + f"\n{wrap_fetched(page.excerpt or page.title)}"
+        for number, page in zip(numbers, call.citations, strict=False)
+    ]
+    # The output of a program, or the text of a page, which has its number and tags already.
+    own = "\n".join(filter(None, (call.output.rstrip(), call.failure)))
+    result = own or "\n\n".join(pages) or call.error or "nothing"
+    return f"Called {call.name} with:\n{call.query}\nIt returned:\n{result}"
 
 
 def _thoughts_of(reply: Reply, model: str) -> tuple[Thought, ...]:
