@@ -18,6 +18,7 @@ from batuta.clients.openai.models import needs_responses, reasoning_effort
 from batuta.clients.openai.responses import OpenAIResponsesAdapter
 from batuta.clients.openai.responses_stream import ResponsesStreamAccumulator, parse_response
 from batuta.clients.providers import PROVIDERS, WorkerSpec
+from batuta.clients.tool_turns import GivenBack
 from batuta.core import (
     Finish,
     Message,
@@ -108,6 +109,26 @@ def test_efforts_are_said_in_the_models_own_words():
     assert not {"thinking", "output_config", "temperature"} & silent.keys()
 
 
+@pytest.mark.parametrize("model", ["claude-opus-5-5", "claude-haiku-4-5"])
+def test_what_chat_completions_gave_back_is_no_thought_of_the_messages_api(model):
+    collected = GivenBack()
+    collected.add_fields({"thinking_blocks": [{"type": "thinking", "thinking": "Hm."}]})
+    call = ToolCall(id="a", name="look", arguments="{}")
+    request = Request(
+        messages=(
+            user_message("Look."),
+            Message(role=Role.ASSISTANT, parts=(call,), thoughts=(collected.thought(model),)),
+            Message(role=Role.TOOL, parts=(ToolResult(call_id="a", content="a cat"),)),
+        ),
+        tools=(LOOK,),
+        sampling=Sampling(effort="high"),
+    )
+    body = claude_body(model, request)
+    assert [block["type"] for block in body["messages"][1]["content"]] == ["tool_use"]
+    kind = body.get("thinking", {}).get("type")
+    assert kind != "enabled", "the API would require the call's own reasoning beside it"
+
+
 def test_thoughts_of_a_model_that_thinks_unasked_go_back_with_the_result():
     thought = Thought(model="claude-opus-5-5", text="Hm.", signature="s")
     call = ToolCall(id="a", name="look", arguments="{}")
@@ -143,6 +164,7 @@ def test_which_models_need_the_responses_api():
     no = ("gpt-5", "gpt-5-mini", "gpt-5.2", "gpt-4.1-mini", "gpt-4o", "o3", "gpt-oss-120b", "llama")
     assert [needs_responses(model) for model in yes] == [True] * len(yes)
     assert [needs_responses(model) for model in no] == [False] * len(no)
+    assert not needs_responses("gpt-35-turbo"), "Azure's name of generation 3.5"
 
 
 def test_an_effort_that_a_model_does_not_know_becomes_the_nearest():

@@ -122,6 +122,18 @@ def test_branches_are_seen():
     assert (size["minimum"], size["maximum"]) == (1, 9)
 
 
+def test_what_follows_a_string_that_may_be_empty_is_seen():
+    def parse(body):
+        part = body.need_object("part")
+        text = part.need_string("text")
+        return text, part.whole("size", 1, 9), body.need_text("name")
+
+    found = body_schema(parse)
+    assert found["required"] == ["name", "part"]
+    assert found["properties"]["part"]["required"] == ["text"]
+    assert found["properties"]["part"]["properties"]["size"]["maximum"] == 9
+
+
 async def test_what_is_answered_is_as_described(document):
     async with Serving(ada=ScriptedClient(lambda _: "Hello.")) as server:
         asked = {

@@ -422,6 +422,11 @@ def kept_signatures(message: Message, model: str) -> dict[int, str]:
     return signatures
 
 
+def is_given_back(thought: Thought) -> bool:
+    """Return True if the thought is one of `GivenBack`, which only chat completions can use."""
+    return thought.redacted.startswith(_PREFIX)
+
+
 def _read_kept(redacted: str) -> dict[str, Any]:
     """Decode the stored fields; empty if the thought is another API's, or a client damaged it."""
     if not redacted.startswith(_PREFIX):

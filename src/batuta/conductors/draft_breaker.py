@@ -1,7 +1,7 @@
 """A circuit breaker that skips a conductor for a while after malformed drafts in a row.
 
 It is the workers' breaker (`WorkerHealth`), but counts questions instead of calls: of a question's
-drafts only the first can count as a failure, and any workflow ends the row of failures.
+drafts only the first can count as a failure, and any usable draft ends the row of failures.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ MALFORMED = "malformed_draft"
 
 
 def may_draft(health: WorkerHealth, context: PlanningContext) -> bool:
-    """Return True if the model may be asked; if so, the caller must report the result.
+    """Return True if the model may be asked.
 
-    It does so by `note_decision` or `record_abandoned`.
+    If so, the caller must report the result by `note_decision` or `record_abandoned`.
     """
     if context.sample or context.previous:
         return health.state is not BreakerState.OPEN

@@ -101,8 +101,8 @@ class ServeOptions:
     """Options of the command line; None: the settings decide."""
 
     pool: str | None
-    """The name of a pool, or the path of its settings file; None: the first source that exists, as
-    `config.load.load_config` looks for them."""
+    """The name of a pool, or the path of its settings file; None: the first source that
+    `config.load.load_config` finds."""
     conductor: str | None
     """Overrides the conductor of the settings."""
     history: Path | None
@@ -117,7 +117,7 @@ class ServeOptions:
     """Whether to open the page in a browser on this machine."""
 
     async def load_config(self, http: HttpTransport) -> LoadedConfig:
-        """Read the current settings and return the pool, its clients and its conductor.
+        """Read the current settings and open what they name: the pool, its clients, the conductor.
 
         Raises:
             ConfigError: the settings cannot be used.
@@ -205,7 +205,7 @@ async def run_configured_server(
         mcp: options of the Model Context Protocol endpoint; None: it is not served.
 
     Raises:
-        BatutaError: the settings, a database, the secret or the address cannot be used.
+        BatutaError: the settings, a database, a secret or the address cannot be used.
     """
     async with HttpTransport() as http:
         config = await serve_options.load_config(http)
@@ -332,8 +332,8 @@ def _open_oidc(
     """Return the client of the configured identity provider; None: none is configured.
 
     Raises:
-        ConfigError: the client's secret is not set or not valid, or the tenant's name or the limits
-            of its users are wrong.
+        ConfigError: the extra is not installed, the client's secret is not set or not valid, or
+            the issuer, the redirect URI, the tenant's name or the limits of its users are wrong.
     """
     if setting is None:
         return None
@@ -362,10 +362,11 @@ def _open_oidc(
 def _read_client_secret(variable: str) -> Secret:
     """Return the secret in `variable`, or in the file that `{variable}_FILE` names.
 
-    An empty `variable` is a client without a secret, for which `NO_KEY` is returned.
+    If `variable` is empty the client has no secret, and `NO_KEY` is returned.
 
     Raises:
-        ConfigError: neither variable is set, or the secret is not valid.
+        ConfigError: neither variable is set, the file cannot be read or is empty, or the secret is
+            not valid.
     """
     if not variable:
         return NO_KEY
@@ -462,7 +463,7 @@ async def reload_on_hangup(
 ) -> None:
     """On each SIGHUP replace the catalogue by that of the current settings, until cancelled.
 
-    Settings that cannot be used, or not recorded, change nothing. Windows has no SIGHUP: there the
+    Settings that cannot be used or recorded change nothing. Windows has no SIGHUP: there the
     function returns at once.
 
     Args:

@@ -30,7 +30,8 @@ def answer_after_program(workflow: Workflow, pool: Pool, question: str, max_step
     """Append a step in which a model answers from a program's output, if that is needed.
 
     If the question lists options or asks for code, a program's output is not an answer in the
-    requested form. The last model of the workflow then answers, reading all earlier steps.
+    requested form. The last model of the workflow then answers, reading all earlier steps. A
+    workflow without a model is returned unchanged.
 
     Args:
         workflow: the draft.

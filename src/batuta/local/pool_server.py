@@ -53,6 +53,8 @@ class PoolServer:
     async def find_address(self, name: str) -> str:
         """Return the URL that serves the model, without a path; start a process if there is none.
 
+        The model must have been added by `add_model`.
+
         Raises:
             ProviderUnreachableError: there is too little memory, or the process does not start.
         """
@@ -144,6 +146,7 @@ class LocalClient:
 
         Raises:
             ClientError: the call failed, or the server could not be started.
+            LimitReachedError: the listener forbade another attempt.
         """
         address = await self._server.find_address(self._spec.worker.model)
         if self._opened[0] != address:

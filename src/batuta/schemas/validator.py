@@ -35,8 +35,8 @@ class SchemaTimeoutError(BatutaError):
 
 
 _SLOW_SCHEMAS: OrderedDict[bytes, None] = OrderedDict()
-"""Digests of the latest schemas whose check timed out or died, oldest first; they are not tried
-again."""
+"""Digests of the latest schemas whose check timed out or died, oldest first; no child process
+checks them again."""
 _EMPTY_SIZE = SchemaSize(values=0, expanded=1, chain=1, is_linear=True)
 _MAX_RECENT = 64
 _RECENT: dict[int, tuple[Mapping[str, Any], JsonValidator]] = {}
@@ -49,7 +49,8 @@ class JsonValidator:
     def __init__(self, schema: Mapping[str, Any] | None, *, is_object: bool = False) -> None:
         """Measure the schema, in time linear in its size; `check` tests whether it is valid.
 
-        Without a schema any JSON is accepted, or with `is_object` any JSON object.
+        Without a schema, or with an empty one, any JSON is accepted, or with `is_object` any JSON
+        object. With a schema `is_object` is ignored.
 
         Raises:
             ValueError: the schema is too large; the message says in which way.
@@ -139,7 +140,7 @@ class JsonValidator:
 
     @contextmanager
     def _refusing_slow(self) -> Generator[None]:
-        """Refuse a schema with which a check timed out or died; remember it if the block does.
+        """Refuse a schema whose check timed out or died; remember it if that happens in the block.
 
         Without a schema only the text can be slow, so nothing is refused or remembered.
 
@@ -171,7 +172,7 @@ def validator_for(schema: Mapping[str, Any] | None, *, is_object: bool = False) 
     """Return a validator of that schema, cached by the identity of the schema object.
 
     A request's schema is measured when the request is parsed; each checked step then reuses the
-    validator. Without a schema any JSON is accepted, or with `is_object` any JSON object.
+    validator. An empty schema, and `is_object`, are treated as by `JsonValidator`.
 
     Raises:
         ValueError: the schema is too large; the message says in which way.

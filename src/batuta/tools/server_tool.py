@@ -289,6 +289,7 @@ class ServerToolClient:
 
         Raises:
             ClientError: the model gave no usable reply; the error has the cost of all turns.
+            LimitReachedError: the listener forbade another attempt of a turn that failed.
         """
         if self._native:
             request = await self._with_native(request, listener)
@@ -322,6 +323,7 @@ class ServerToolClient:
 
         Raises:
             ClientError: the call failed; the error includes the cost of earlier turns.
+            LimitReachedError: the listener forbade another attempt.
         """
         names = self._granted
         turn = await self._next_turn(next_request, listener, so_far)
@@ -341,7 +343,7 @@ class ServerToolClient:
     async def _with_native(self, request: Request, listener: CallListener) -> Request:
         """Return the request with the tools that the worker's provider runs itself.
 
-        Reserves as many searches as the limits allow; removes tools that cannot be run.
+        Reserve as many searches as the limits allow, and remove tools that cannot be run.
         """
         tools: list[Tool] = []
         for tool in request.tools:
@@ -381,6 +383,7 @@ class ServerToolClient:
 
         Raises:
             ClientError: the call failed; the error includes the cost of earlier turns.
+            LimitReachedError: the listener forbade another attempt.
         """
         try:
             return await self._client.complete(next_request, _TurnListener(listener, self._granted))
@@ -404,7 +407,7 @@ class ServerToolClient:
             done, text = replace(done, error=USED_UP), NO_MORE.format(name=call.name)
         else:
             done, text = await self._call_source(call, done, listener, so_far)
-            if not done.error and call.name != CODE_INTERPRETER:  # the model wrote such texts
+            if not done.error and call.name != CODE_INTERPRETER:  # the model wrote the program
                 so_far.texts.append(text)
         done = replace(done, seconds=anyio.current_time() - so_far.began - done.began)
         so_far.calls = (*so_far.calls, done)
@@ -499,7 +502,7 @@ def _turn_messages(
 
 
 def _find_input(arguments: str) -> str:
-    """Return the first string among the arguments of a call, cut; empty if there is none."""
+    """Return the first string among a call's arguments, truncated; empty if there is none."""
     try:
         given = as_object(json.loads(arguments)).values()
     except (ValueError, RecursionError):

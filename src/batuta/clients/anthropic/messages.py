@@ -1,4 +1,7 @@
-"""Converts conversations to Anthropic's form: separate system, alternating roles, blocks."""
+"""Converts conversations to Anthropic's form: alternating roles and content blocks.
+
+The system prompt is separate from the messages.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 
 from batuta.clients.data_url import split_data_url
 from batuta.clients.decoding import parse_object
-from batuta.clients.tool_turns import CLAUDE_IDS, fit_tool_turns
+from batuta.clients.tool_turns import CLAUDE_IDS, fit_tool_turns, is_given_back
 from batuta.core import Audio, File, Image, Message, Part, Role, Text, Thought, ToolCall
 from batuta.core.message import SYSTEM_ROLES
 from batuta.errors import BadRequestError
@@ -17,9 +20,12 @@ _DEFAULT_LIFETIME = "5m"
 
 
 def system_texts(messages: Sequence[Message], *extra: str) -> str | list[dict[str, Any]]:
-    """Return the system and developer messages, followed by `extra`.
+    """Return the system and developer messages that have text, followed by `extra`.
 
     The result is one string, or a list of blocks if a part is marked for caching.
+
+    Raises:
+        BadRequestError: a part cannot be sent as a block.
     """
     instructions = [
         message for message in messages if message.role in SYSTEM_ROLES and message.text
@@ -36,14 +42,14 @@ def system_texts(messages: Sequence[Message], *extra: str) -> str | list[dict[st
 
 
 def anthropic_messages(messages: Sequence[Message], thinker: str = "") -> list[dict[str, Any]]:
-    """Return the conversation without system messages, with roles that alternate from user on.
+    """Return the conversation without system messages; `user` is first, and the roles alternate.
 
     Adjacent messages of one role are merged; empty messages are left out. If the first message is
     not the user's, or there is none, a user message `Continue.` is put first.
 
     Args:
         messages: the conversation.
-        thinker: the model whose signed thoughts are included; empty: none.
+        thinker: the model whose signed or encrypted thoughts are included; empty: none.
 
     Raises:
         BadRequestError: a part, such as audio or a malformed image, cannot be sent.
@@ -56,7 +62,7 @@ def anthropic_messages(messages: Sequence[Message], thinker: str = "") -> list[d
         blocks = [
             _thinking_block(one)
             for one in message.thoughts
-            if one.model == thinker and (one.signature or one.redacted)
+            if one.model == thinker and (one.signature or one.redacted) and not is_given_back(one)
         ]
         blocks += [block for part in message.parts if (block := _content_block(part)) is not None]
         if not blocks:

@@ -1,4 +1,7 @@
-"""Converts conversations to Gemini's form: separate system, roles `user` and `model`, parts."""
+"""Converts conversations to Gemini's form: the roles `user` and `model`, and parts.
+
+The system prompt is separate from the contents.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def gemini_contents(
 ) -> list[dict[str, Any]]:
     """Return the conversation without system messages, with adjacent messages of one role merged.
 
-    An empty conversation becomes one short user message.
+    If nothing of the conversation is left, the result is the user message `Continue.`.
 
     Args:
         messages: the conversation.
@@ -57,7 +60,10 @@ def gemini_contents(
 
 
 def _sign_calls(parts: list[dict[str, Any]], signatures: dict[int, str]) -> None:
-    """Replace the placeholder signatures of calls by the signatures that the model sent."""
+    """Replace the placeholder signatures of calls by the signatures that the model sent.
+
+    The placeholders stay if it sent none.
+    """
     calls = [part for part in parts if "functionCall" in part] if signatures else []
     for number, call in enumerate(calls):
         # Gemini signs only the first of parallel calls.

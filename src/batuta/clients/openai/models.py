@@ -1,8 +1,8 @@
 """The API and the reasoning efforts of OpenAI's own models, by generation.
 
-Read from OpenAI's model guidance and migration pages on 2026-11-24 (developers.openai.com/api/docs:
-guides/latest-model, guides/deployment-checklist). A newer generation is treated like the newest one
-that is listed there.
+They were read from OpenAI's model guidance and migration pages on 2026-11-24
+(developers.openai.com/api/docs: guides/latest-model, guides/deployment-checklist). A newer
+generation is treated like the newest one that is listed there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from functools import cache
 
-_NAME = re.compile(r"gpt-(\d{1,2})(?:\.(\d{1,2}))?(?!\d)(-.*)?")
+_NAME = re.compile(r"gpt-(?!35\b)(\d{1,2})(?:\.(\d{1,2}))?(?!\d)")
+"""The name of a numbered GPT; Azure writes `gpt-35` for generation 3.5, which is not matched."""
 _ALWAYS_REASONING = ("-astra", "-sol", "-terra")
 """The tiers that take no effort below `low`: Sol and Terra from generation 6.1 on, Astra always."""
 _UNNUMBERED: tuple[int, int] = (0, 0)
@@ -18,13 +19,13 @@ _UNNUMBERED: tuple[int, int] = (0, 0)
 
 @cache
 def gpt_version(model: str) -> tuple[int, int] | None:
-    """Return the generation, such as (6, 1) for `gpt-6.1-sol`; None if it is not a numbered GPT."""
+    """Return the generation, such as (6, 1) for `gpt-6.1-sol`; None for other models."""
     named = _NAME.match(model)
     return (int(named[1]), int(named[2] or 0)) if named else None
 
 
 def needs_responses(model: str) -> bool:
-    """Return True if the model, or its tools, are only available in the Responses API."""
+    """Return True if a numbered GPT, or its tools, are only available in the Responses API."""
     version = gpt_version(model)
     if version is None:
         return False

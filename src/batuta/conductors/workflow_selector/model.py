@@ -4,8 +4,8 @@ The inputs are a few counts, and the words and word pairs of the question, with 
 hashed TF-IDF reduced to `DIMENSIONS` dimensions. A group's score is linear in these inputs; within
 a group, so is a question's ease.
 
-Axes: n questions, d dimensions, f inputs (of a question's ease: more of them), c counts, k counts
-and constant, t targets of a regression, g groups, l levels, w workflows.
+Axes: n questions, d dimensions, f inputs (more for a question's ease than for a group's score),
+c counts, k counts and constant, t targets of a regression, g groups, l levels, w workflows.
 """
 
 from __future__ import annotations
@@ -104,14 +104,14 @@ def _workflow_of(steps: Sequence[Mapping[str, Any]]) -> Workflow:
     )
 
 
-Places = NDArray[np.intp]
+Labels = NDArray[np.intp]
 """A number for each question: its group, or the fold that holds it out."""
 
 DIMENSIONS = 48
-"""Number of dimensions of a text vector."""
+"""Number of dimensions of a text vector; fewer if the features are fitted to fewer texts."""
 BUCKETS = 2**12
 """Number of hash buckets of the n-grams."""
-STRANGE = 0.01
+_UNFAMILIAR_SHARE = 0.01
 """The share of training questions below the threshold of familiarity, approximately."""
 _DIGITS = re.compile(r"\d+")
 _COUNTED = (re.compile(r"\S+"), re.compile(r"\S"), _DIGITS, re.compile(r"[,;:.!?]"),
@@ -137,7 +137,7 @@ class QuestionReader:
     ease_f: Floats
     """The weights of the predicted ease, for `ease_inputs`."""
     scale_2c: Floats
-    """The mean and standard deviation of each count of `count_marks`, which is logarithmic."""
+    """The mean and the standard deviation of each logarithmic count that `count_marks` returns."""
     closeness: float
     """The cosine with the nearest centre below which a question is unfamiliar."""
 
@@ -146,7 +146,7 @@ class QuestionReader:
         """The number of groups."""
         return len(self.centres_gd)
 
-    def __call__(self, texts: Sequence[str]) -> tuple[Places, Floats, NDArray[np.bool_]]:
+    def __call__(self, texts: Sequence[str]) -> tuple[Labels, Floats, NDArray[np.bool_]]:
         """Return each text's group, its ease (higher is easier), and whether it is familiar."""
         text_nd, inputs_nf = self.inputs(texts)
         group_n = (inputs_nf @ self.group_fg).argmax(axis=1)
@@ -173,8 +173,8 @@ class QuestionReader:
 
         Raises:
             ConfigError: the features are of an unknown kind or damaged.
-            KeyError: a tensor is missing.
-            ValueError: a tensor has another shape.
+            KeyError: an entry of the card or a tensor is missing.
+            ValueError, IndexError: the tensors' shapes do not match; not all such faults are found.
         """
         reader = cls(
             features=load_features(card["features"], tensors),
@@ -184,7 +184,7 @@ class QuestionReader:
             scale_2c=tensors["scale_2c"],
             closeness=float(card["closeness"]),
         )
-        reader(["a question"])  # wrong shapes raise an error here
+        reader(["a question"])  # most wrong shapes raise an error here
         return reader
 
 
@@ -204,7 +204,7 @@ def stack_inputs(text_nd: Floats, count_nc: Floats) -> Floats:
     return np.concatenate([text_nd, count_nc, np.ones((len(text_nd), 1), np.float32)], axis=1)
 
 
-def ease_inputs(inputs_nf: Floats, group_n: Places, groups: int) -> Floats:
+def ease_inputs(inputs_nf: Floats, group_n: Labels, groups: int) -> Floats:
     """Return the inputs of the predicted ease.
 
     They are the inputs of the group scores, then the counts and the constant once for each group,
@@ -216,7 +216,7 @@ def ease_inputs(inputs_nf: Floats, group_n: Places, groups: int) -> Floats:
     return np.concatenate([inputs_nf, by_group], axis=1)
 
 
-def fit_reader(texts: Sequence[str], group_n: Places) -> QuestionReader:
+def fit_reader(texts: Sequence[str], group_n: Labels) -> QuestionReader:
     """Fit a reader to the groups; the predicted ease is 0 until the weights of `fit_ease` are set.
 
     Args:
@@ -243,7 +243,7 @@ def fit_reader(texts: Sequence[str], group_n: Places) -> QuestionReader:
         group_fg=solve_ridge(inputs_nf, member_ng, 1.0),
         ease_f=unlearned_f,
         scale_2c=scale_2c.astype(np.float32),
-        closeness=float(np.quantile(close_n, STRANGE)) - 1e-4,
+        closeness=float(np.quantile(close_n, _UNFAMILIAR_SHARE)) - 1e-4,
     )
 
 
@@ -271,7 +271,7 @@ def fit_ease(reader: QuestionReader, texts: Sequence[str], right_n: Floats) -> F
     return solve_ridge(inputs_nf, right_n[:, None].astype(np.float32), best)[:, 0]
 
 
-def _error_of(inputs_nf: Floats, right_n: Floats, fold_n: Places, penalty: float) -> float:
+def _error_of(inputs_nf: Floats, right_n: Floats, fold_n: Labels, penalty: float) -> float:
     """Return the sum of squared errors on the questions that were left out of each fit."""
     error = 0.0
     for fold in range(_FOLDS):
@@ -300,9 +300,9 @@ class WorkflowSelector:
     """A conductor that picks its workflows from a library that a search found.
 
     A question belongs to a cell: a group and a level of ease. Each cell ranks the library's
-    workflows, and the first workflow that the pool and the limits allow is run; if they allow none,
-    the pool's best worker answers alone. For an unfamiliar question the workflows are ranked by how
-    well they did over all groups.
+    workflows, and the first one that the pool and the limit on steps allow is run; if they allow
+    none, the pool's best worker answers alone. For an unfamiliar question the workflows are ranked
+    by how well they did over all groups.
     """
 
     title: str
@@ -312,7 +312,7 @@ class WorkflowSelector:
     """The names of the groups."""
     workflows: tuple[Workflow, ...]
     continuations: tuple[Workflow | None, ...] = ()
-    """For each workflow, the continuation to run if the last two answers differ; None: the
+    """For each workflow, the continuation to run unless the last two answers agree; None: the
     workflow's answer is accepted. Empty: no workflow has a continuation."""
     rank_glw: Ranks
     """The library's indices for each group and level, best first."""
@@ -358,7 +358,7 @@ class WorkflowSelector:
     ) -> Decision:
         """Plan the workflow; after it plan its continuation, or accept the answer.
 
-        The continuation is planned once, if the last two answers of the workflow differ.
+        The continuation is planned once, unless the last two answers of the workflow agree.
         """
         if not context.previous:
             return Plan(self.choose(context.question.text, context.pool, context.max_steps))
@@ -373,7 +373,7 @@ class WorkflowSelector:
         return max(self.stated_rounds, ROUNDS if continues else 1)
 
     def choose(self, question: str, pool: Pool, max_steps: int) -> Workflow:
-        """Choose the best workflow for the question that the pool and the limit allow.
+        """Choose the question's best workflow with available workers and at most `max_steps` steps.
 
         If none can be run, the pool's best worker answers alone.
         """
@@ -385,7 +385,10 @@ class WorkflowSelector:
     def list_candidates(
         self, question: str, pool: Pool, max_steps: int
     ) -> tuple[str, list[ContinuedWorkflow]]:
-        """Return the name of the question's cell, and the workflows that can be run, best first."""
+        """Return the name of the question's cell, and the workflows that can be run, best first.
+
+        The name is `unfamiliar` if the question is.
+        """
         with single_blas_thread():
             (cell,) = self.find_cells([question])
         order = self.safest_w if cell is None else self.rank_glw[cell]

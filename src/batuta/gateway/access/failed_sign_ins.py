@@ -42,8 +42,10 @@ class FailedSignIns:
     async def note(self, address: str) -> None:
         """Record the address's first failure of a window; count later ones.
 
+        The counts of windows that have ended are recorded first, as by `flush`.
+
         Raises:
-            StoreError: the entry cannot be written.
+            StoreError: an entry cannot be written; the failure is then not counted.
         """
         await self.flush()
         if address not in self._begun and len(self._begun) >= MAX_ADDRESSES:
@@ -51,7 +53,7 @@ class FailedSignIns:
         if address in self._begun:
             self._more[address] = self._more.get(address, 0) + 1
             return
-        self._begun[address] = self._clock()  # before the record, so that others are only counted
+        self._begun[address] = self._clock()  # first, so that concurrent failures are only counted
         try:
             await self._record(address, {"times": 1})
         except BaseException:
@@ -66,7 +68,7 @@ class FailedSignIns:
         """
         ended = self._clock() - WINDOW_SECONDS
         for address, begun in tuple(self._begun.items()):
-            if begun > ended or self._begun.get(address) != begun:  # another call has ended it
+            if begun > ended or self._begun.get(address) != begun:  # or another call has ended it
                 continue
             more = self._more.pop(address, 0)
             del self._begun[address]
@@ -102,7 +104,7 @@ class AuditKeeper:
         *,
         started: float | None = None,
     ) -> None:
-        """Do nothing until `work`.
+        """Create the keeper, which does nothing before `work`.
 
         Args:
             store: the store with the audit trail.
@@ -116,7 +118,10 @@ class AuditKeeper:
         self._days = kept_days
 
     async def work(self) -> None:
-        """Check now and every minute until cancelled; purge hourly once the clock is trusted."""
+        """Write pending counts every minute, the first time at once, until cancelled.
+
+        Old records are purged hourly, once the clock is trusted.
+        """
         checks, purge_at = 0, None
         while True:
             try:

@@ -69,9 +69,10 @@ class RunRoutes:
         return json_response(totals_entry(totals))
 
     async def list_sessions(self, request: Request) -> Response:
-        """Return sessions compared with the best single worker, newest first.
+        """Return sessions compared with the best single worker, the most recently active first.
 
-        `total` is that of all the tenant's sessions since `since`, also if `session` names one.
+        `total` is that of all the tenant's runs since `since`, with or without a session, also if
+        `session` names one.
         """
         run_filter = _read_filter(request, "limit", names=("since", "session", "tenant"))
         limit = parse_limit(request.query_params, _DEFAULT_PAGE)
@@ -89,8 +90,8 @@ class RunRoutes:
         check_query(request.query_params)
         summary, caller = await self._find(request), caller_of(request.scope)
         await record_reading(self._store, caller, summary.id, summary.tenant)
-        sees = caller.visible_tenant
-        encoded = await read_stored_run(self._store, summary.id, sees, request.scope)
+        tenant = caller.visible_tenant
+        encoded = await read_stored_run(self._store, summary.id, tenant, request.scope)
         return _send_run(run_entry(summary), encoded)
 
     async def delete(self, request: Request) -> Response:
@@ -100,8 +101,11 @@ class RunRoutes:
         return json_response({"id": run.id, "object": "run", "deleted": True, "runs": deleted})
 
     async def feedback(self, request: Request) -> Response:
-        """Judge a run by a `score` in [0, 1] (null removes the score) and a `comment`."""
-        run_id, sees = request.path_params["id"], caller_of(request.scope).visible_tenant
+        """Judge a run by a `score` in [0, 1] and a `comment`; they replace earlier ones.
+
+        A score of null removes the earlier score, and an absent comment the earlier comment.
+        """
+        run_id, tenant = request.path_params["id"], caller_of(request.scope).visible_tenant
         body = await read_fields(request.scope, request.receive)
         if "score" not in body.names:
             body.need("score")
@@ -109,7 +113,7 @@ class RunRoutes:
         comment = body.text("comment") or ""
         if len(comment) > _MAX_COMMENT:
             raise invalid_value("comment", f"it exceeds {_MAX_COMMENT} characters.")
-        if not await self._store.score(run_id, score, comment, sees):
+        if not await self._store.score(run_id, score, comment, tenant):
             raise not_found(f"The run '{run_id}'")
         return json_response({"id": run_id, "object": "run.feedback", "score": score})
 
@@ -117,7 +121,7 @@ class RunRoutes:
         """Return the summary of the run in the path, if the caller may see the run.
 
         Raises:
-            APIError: there is no such run.
+            APIError: there is no such run, or this server keeps no runs.
         """
         run_id: str = request.path_params["id"]
         summary = await self._store.summary(run_id, caller_of(request.scope).visible_tenant)
@@ -199,14 +203,19 @@ def _read_filter(
 ) -> RunFilter:
     """Read the filter from the query; only the admin finds runs of every tenant.
 
+    Args:
+        request: the request.
+        besides: parameters of the endpoint that are no part of the filter.
+        names: parameters of the filter that the endpoint accepts.
+
     Raises:
         APIError: a parameter is unknown or invalid.
     """
-    query, sees = request.query_params, caller_of(request.scope).visible_tenant
-    names = [name for name in names if name != "tenant" or sees is None]
+    query, tenant = request.query_params, caller_of(request.scope).visible_tenant
+    names = [name for name in names if name != "tenant" or tenant is None]
     check_query(query, *besides, *names)
     try:
         found = parse_run_filter(pair for pair in query.multi_items() if pair[0] not in besides)
     except RunFilterError as error:
         raise invalid_value(error.name, str(error)) from None
-    return found if sees is None else replace(found, tenant=sees)
+    return found if tenant is None else replace(found, tenant=tenant)

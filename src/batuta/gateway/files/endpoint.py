@@ -42,7 +42,8 @@ CONTAINER_PATH = "/v1/containers/{container}/files"
 """The path of files written by programs, for OpenAI's clients; the container id is not used."""
 _MAX_PAGE = 1000
 _AFTER_NAMES = ("after", "after_id", "page")
-"""Names of the last file of the page before: OpenAI's clients, Anthropic's older and newer ones."""
+"""Parameters that have the id of the previous page's last file: that of OpenAI's clients, and those
+of Anthropic's older and newer ones."""
 _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,60}/[a-z0-9.+-]{1,100}")
 _REFUSED_QUERIES = frozenset({"before_id", "ids", "ids[]", "scope_id"})
 """Queries of Anthropic's clients; ignored, they would list files that were not asked for."""
@@ -78,6 +79,7 @@ class FileRoutes:
         """Store an uploaded file; Starlette refuses a malformed form with its `HTTPException`.
 
         Raises:
+            ClientGone: the client has disconnected.
             APIError: the body is not a form, arrives too slowly or is too large, a field of it is
                 missing or invalid, the tenant's quota is exhausted, or the form parser is not
                 installed.
@@ -117,8 +119,8 @@ class FileRoutes:
         """List the caller's files, by default the newest first.
 
         Raises:
-            APIError: the query is malformed or not supported, or the page's predecessor ended with
-                a file that does not exist any more.
+            APIError: the query is malformed or not supported, or the previous page's last file does
+                not exist any more.
         """
         query, table, tenant = request.query_params, self._files.require_table(), _owner_of(request)
         for name in _REFUSED_QUERIES & query.keys():
@@ -205,14 +207,15 @@ def _owner_of(request: Request) -> str:
     """
     caller = caller_of(request.scope)
     if caller.role is CallerRole.ADMIN:
-        raise APIError(403, "permission_denied", "The admin token has no files: use a key.")
+        raise APIError(403, "permission_denied", "Administrators have no files: use a key.")
     return caller.tenant
 
 
 async def _read_form(request: Request) -> FormData:
-    """Return the multipart form.
+    """Return the multipart form; Starlette refuses a malformed one with its `HTTPException`.
 
     Raises:
+        ClientGone: the client has disconnected.
         APIError: the body is not a form in UTF-8, is too large or arrives too slowly, or this
             server lacks the form parser.
     """

@@ -50,7 +50,8 @@ _unpack_limiter = anyio.CapacityLimiter(_MAX_UNPACKING)
 async def unpack_body(body: bytes, encoding: str, most: int) -> bytes:
     """Return the body, decompressed in another thread if it has an encoding.
 
-    A body of several gzip members or zstd frames is refused, as is anything after the first.
+    A body of several gzip members or zstd frames is refused, and so is a body with other bytes
+    after the first.
 
     Args:
         body: the body as received.
@@ -123,14 +124,19 @@ MAX_ENTRIES = MAX_VALUES
 _MAX_SHOWN_KEY = 64
 """Maximum number of characters of a key that an error quotes."""
 _ODD_COLONS = (re.compile(rb'"[ \t\r\n]+:'), re.compile(rb"\\u00(?:22|3[aA])"))
-"""Patterns that make counting `":` unreliable: space between the two, or an escape of either.
+"""Patterns that make counting `":` unreliable: a space before the colon, or an escaped quotation
+mark or colon.
 
 Two patterns, since each begins with a fixed character and so is searched seven times faster than
 one pattern for both."""
 
 
 def encode_json(value: Any) -> bytes:
-    """Return the value as JSON; lone surrogates in a text are written as escapes."""
+    """Return the value as JSON; lone surrogates in a text are written as escapes.
+
+    Raises:
+        TypeError: the value is no JSON.
+    """
     try:
         return orjson.dumps(value)
     except TypeError:  # lone surrogates or integers over 64 bits: rare and slow
@@ -238,7 +244,7 @@ _Parsed = TypeVar("_Parsed")
 
 
 def header_value(scope: Scope, name: bytes) -> bytes | None:
-    """Return the value of the first header with this name in lower case; None if absent."""
+    """Return the value of the first header with this name, given in lower case; None if absent."""
     for key, value in scope["headers"]:
         if key == name:
             return value

@@ -58,7 +58,7 @@ class _Answer:
 
 @final
 class BoundedMessages:
-    """Passes messages to the protocol's server after checking their size, as for all bodies."""
+    """Passes messages to the protocol's server; they are checked like the bodies of the API."""
 
     def __init__(self, inner: ASGIApp) -> None:
         self._inner = inner
@@ -195,7 +195,7 @@ def lower_cost(requested: float | None, most: float | None) -> float | None:
     """Return the lower of the two limits in dollars; None if neither is set.
 
     Raises:
-        ToolError: `requested` is not finite, which would remove the limit.
+        ToolError: `requested` is not finite; as JSON it would become null, which is no limit.
     """
     if requested is not None and not isfinite(requested):
         from mcp.server.mcpserver.exceptions import ToolError  # noqa: PLC0415 - of an extra

@@ -1,10 +1,11 @@
 """Derives a JSON schema from a parser by recording the fields that it reads.
 
 Instead of a body, the parser gets a recorder, which notes the type and the bounds of every field
-read. Required fields, objects and arrays of objects appear to be present, other optional fields
-absent. To reach all branches, the parser is run again for each value of a field with a choice, at
-most `_MAX_RUNS` times in all; a run ends where the parser raises an error. A field that may have
-several types, such as a string or an array, accepts anything in the schema.
+read. Required fields, objects, arrays of objects and given strings appear to be present, other
+fields absent, as do all booleans and arrays of strings. To reach all branches, the parser is run
+again for each value of a field with a choice, at most `_MAX_RUNS` times in all; a run ends where
+the parser raises an error. A field that may have several types, such as a string or an array,
+accepts anything in the schema.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class _Recording:
         self.given = given
         """Strings that the body contains, by path."""
         self.forced = forced
-        """The value that each field with a choice has in this run, by path."""
+        """The values that this run sets for some fields with a choice, by path."""
         self.choices: dict[str, tuple[str, ...]] = {}
         """The possible values of each field with a choice, by path."""
         self.needed: dict[int, tuple[_ObjectNotes, set[str]]] = {}
@@ -96,7 +97,7 @@ class FieldRecorder(Fields):
         return True
 
     def get(self, name: str) -> Any:
-        """Note a field of any type; return as `text` does."""
+        """Note a field of any type; return the given string, or a placeholder if required."""
         self._notes.properties.setdefault(name, {})
         self._notes.open_names.add(name)
         given = self._recording.given.get(self.path(name))
@@ -119,6 +120,11 @@ class FieldRecorder(Fields):
         self._note(name, type="string", minLength=1)
         self._needed.add(name)
         return _TEXT
+
+    def need_string(self, name: str) -> str:
+        """Note a required string that may be empty; return the given one, or a placeholder."""
+        self._needed.add(name)
+        return self.text(name) or ""
 
     def flag(self, name: str) -> bool | None:
         """Note a boolean; return None."""

@@ -152,8 +152,8 @@ class RayWorker:
         """Take these items; wait until an item ends or asks a question, unless `more` items follow.
 
         Returns:
-            The results and questions since the previous message; None if the last job that was
-            served here has another token.
+            The results and questions since the previous message; None if no job was served here,
+            or the last one has another token.
         """
         served = self._served
         if served is None or served.token != token:
@@ -184,7 +184,7 @@ class RayWorker:
     async def end(self, token: str) -> None:
         """Cancel the running items of the token's job, close the job, and wait until it is closed.
 
-        Nothing happens if another job has been served here since.
+        Nothing happens if the last job that was served here is another, or if there was none.
         """
         if self._served is not None and self._served.token == token:
             self._served.close()

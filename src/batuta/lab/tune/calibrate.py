@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from batuta.conductors.features import Floats
-from batuta.conductors.workflow_selector.model import Places
+from batuta.conductors.workflow_selector.model import Labels
 from batuta.core import Pool, Skill, Task, Worker, WorkerId
 from batuta.core.intervals import wilson_interval
 from batuta.errors import ConfigError
@@ -58,7 +58,7 @@ class WorkerCard:
 
 
 def measure_workers(
-    runner: CandidateRunner, tasks: Sequence[Task], group_n: Places, groups: int
+    runner: CandidateRunner, tasks: Sequence[Task], group_n: Labels, groups: int
 ) -> tuple[WorkerCard, ...]:
     """Return the card of every worker, from its answers alone to these questions.
 
@@ -74,7 +74,7 @@ def _card_of(
     runner: CandidateRunner,
     worker: WorkerId,
     tasks: Sequence[Task],
-    group_n: Places,
+    group_n: Labels,
     *,
     groups: int,
 ) -> WorkerCard:
@@ -149,7 +149,7 @@ def mean_usd(runner: CandidateRunner, tasks: Sequence[Task], worker: WorkerId) -
     return float(sum(usd)) / max(len(usd), 1)
 
 
-async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[list[Task], Places]:
+async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[list[Task], Labels]:
     """Ask every worker the first questions of every group, while the stage's budget lasts.
 
     Returns:

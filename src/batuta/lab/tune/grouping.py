@@ -12,7 +12,7 @@ import numpy as np
 
 from batuta.conductors.features import Floats
 from batuta.conductors.workflow_selector.model import (
-    Places,
+    Labels,
     QuestionReader,
     fit_reader,
     fit_text,
@@ -58,7 +58,7 @@ def group_questions(
     return Grouping(reader=fit_reader(texts, group_n), names=names)
 
 
-def _group_by_label(labels: Sequence[str], most: int) -> tuple[tuple[str, ...], Places]:
+def _group_by_label(labels: Sequence[str], most: int) -> tuple[tuple[str, ...], Labels]:
     found, group_n = np.unique(np.array(labels), return_inverse=True)
     count = np.bincount(group_n)
     large = sorted(np.argsort(-count, kind="stable")[:most])
@@ -71,7 +71,7 @@ def _group_by_label(labels: Sequence[str], most: int) -> tuple[tuple[str, ...], 
     return names, np.array([number.get(int(index), len(kept)) for index in group_n], np.intp)
 
 
-def _group_by_text(texts: Sequence[str], groups: int, seed: int) -> Places:
+def _group_by_text(texts: Sequence[str], groups: int, seed: int) -> Labels:
     point_nd = fit_text(texts)([mask_digits(text) for text in texts])
     rng = np.random.default_rng(seed)
     tried = [k_means_centres(point_nd, groups, rng) for _ in range(_STARTS)]
@@ -81,7 +81,7 @@ def _group_by_text(texts: Sequence[str], groups: int, seed: int) -> Places:
     return dense_n.astype(np.intp)
 
 
-def ease_bounds(group_n: Places, ease_n: Floats, groups: int, levels: int) -> Floats:
+def ease_bounds(group_n: Labels, ease_n: Floats, groups: int, levels: int) -> Floats:
     """Return the ease at which each level after the first begins: (g, l - 1).
 
     The levels of a group have equally many questions. A group in which many questions are equally

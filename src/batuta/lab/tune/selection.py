@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from batuta.conductors.workflow_selector.model import Places
+from batuta.conductors.workflow_selector.model import Labels
 from batuta.core import Pool, Task, WorkerId
 from batuta.lab.tune.calibrate import PRIOR_QUESTIONS, WorkerCard
 from batuta.lab.tune.context import TuneContext
@@ -86,7 +86,7 @@ class _Count:
         return cls(share * count, count)
 
     def add(
-        self, context: TuneContext, tasks: Sequence[Task], group_n: Places, one: Candidate
+        self, context: TuneContext, tasks: Sequence[Task], group_n: Labels, one: Candidate
     ) -> _Count:
         right_g, count_g = self.right_g.copy(), self.count_g.copy()
         for task, group in zip(tasks, group_n, strict=True):

@@ -81,10 +81,13 @@ def test_rows_of_a_file_beside_it_with_columns_of_its_own(tmp_path):
         ("example_template: x\ntasks: [{question: a, answer: b}]", "needs {question} and {answer}"),
         ("file: none.csv", "there is no file"),
         ("file: rows.csv\nfields: {question: missing}", "has no missing; it has text, gold"),
+        ("file: rows.csv\nfields: {question: [text]}", "do not map field names to columns"),
+        ("file: empty.csv", "in the file that `file` names"),
     ],
 )
 def test_what_cannot_be_used_is_said_in_a_sentence(tmp_path, text, said):
     written(tmp_path, "text,gold\na,b\n", "rows.csv")
+    written(tmp_path, "question,answer\n", "empty.csv")
     with pytest.raises(SourceError) as error:
         load_tasks(written(tmp_path, text))
     assert said in str(error.value)

@@ -5,7 +5,7 @@ section 4. Answers are embedded, and D_ij is the mean squared distance between t
 workers i and j. The estimate delta_i is the mean over pairs j, k of (D_ij + D_ik - D_jk) / 2, and
 theta_i = d / (2 delta_i) is the weight of worker i in d dimensions. The answer of the worker with
 the greatest theta is taken. The global form takes D over all questions, the local form over the 20
-nearest questions. No score is read.
+nearest questions; both call every worker on every question. No score is read.
 
 Extracted answers are compared in two ways: "answers" tells only equal from different answers (one
 dimension for each answer, squared distance 0 or 2); "embeddings" compares their vectors.
@@ -13,8 +13,7 @@ dimension for each answer, squared distance 0 or 2); "embeddings" compares their
 Deviations
 - D comes from the answers in a history and to the new question, which counts as one of the 20; the
   paper has all questions before it estimates. Without answers in the history there is only the new
-  question, and Smoothie becomes a vote.
-- Every worker is called on every question, as in the paper, also in the global form.
+  question, and the form "answers" becomes a vote.
 - The embedded text is a reply's extracted answer, not the whole reply, and the embedding is
   `HashedNgrams`, not SentenceBERT.
 - The worker with the least delta is chosen, which has the greatest theta unless a delta is below 0.
@@ -70,8 +69,8 @@ class Smoothie:
     workers: tuple[WorkerId, ...]
     distances: DistanceFunction
     neighbour_sums: Callable[[str], tuple[Floats, Floats]]
-    """Returns the sums of squared distances over a question's neighbours, and the numbers of
-    neighbours in each sum: (m, m) each."""
+    """Returns, for a question's text, the sums of squared distances over its neighbours, and the
+    numbers of neighbours in each sum: (m, m) each."""
     extract: AnswerExtractor = extract_final_answer
 
     @property
@@ -141,7 +140,7 @@ def fit_smoothie(
     """Fit the method to questions and answers; the scores are not used.
 
     D is a mean over `k` questions, the new question included; None: over all. `form` is the way in
-    which answers are compared.
+    which answers are compared. `features` find the nearest questions; None: `HashedNgrams`.
 
     Raises:
         ConfigError: there are fewer than three workers.

@@ -1,4 +1,4 @@
-r"""Reads users' own tasks from a file of JSON lines, or from YAML.
+r"""Reads users' own tasks from a file of rows, such as JSON lines or CSV, or from YAML.
 
 A YAML file has worked examples, a template, defaults, and the questions:
 
@@ -45,15 +45,16 @@ _FIELDS = {"id", "question", "answer", "options", "grader", "tags", "difficulty"
 
 
 def read_task_file(path: Path, seed: int | None = 0) -> tuple[Task, ...]:
-    """Read the tasks of a file with a JSON object per line; the seed shuffles options, unless None.
+    """Read the tasks of a file of rows (see `read_rows`); the seed shuffles options, unless None.
 
-    A line has `question` and `answer`, which may be empty if there is `data`. It may have `id`,
-    `grader` (default: integer for an integer, else exact), `tags`, `difficulty`, `data`, and
-    `options` (see `read_options`), with which the answer is a letter and the grader is always
-    choice. Empty, null and NaN fields count as missing.
+    A row has `question` and `answer`; the answer may be missing if there are `data` and no
+    `options`. It may have `id`, `grader` (default: integer for an integer, else exact), `tags`,
+    `difficulty`, `data`, and `options` (see `read_options`), with which the answer is a letter and
+    the grader is always choice. Empty, null and NaN fields count as missing.
 
     Raises:
-        SourceError: a line cannot be used; the message names it.
+        SourceError: the file cannot be read or has no rows, or a row, which the message names,
+            cannot be used or has the id of an earlier one.
     """
     return make_tasks(read_rows(path), path, seed)
 
@@ -62,7 +63,8 @@ def make_tasks(rows: Iterable[Row], path: Path, seed: int | None) -> tuple[Task,
     """Convert the rows of a file to tasks, as `read_task_file` describes.
 
     Raises:
-        SourceError: a row cannot be used; the message names it.
+        SourceError: there are no rows, or a row, which the message names, cannot be used or has the
+            id of an earlier one.
     """
     tasks: dict[TaskId, Task] = {}
     for number, row in enumerate(rows, 1):
@@ -79,7 +81,9 @@ def make_tasks(rows: Iterable[Row], path: Path, seed: int | None) -> tuple[Task,
             )
         tasks[task.id] = task
     if not tasks:
-        how = "list them under `tasks`" if path.suffix in SUITE_ENDINGS else "write one per line"
+        how = "write one per line"
+        if path.suffix in SUITE_ENDINGS:
+            how = "list them under `tasks`, or in the file that `file` names"
         raise SourceError(f"{path} has no tasks: {how}")
     return tuple(tasks.values())
 
@@ -114,7 +118,7 @@ def _make_task(row: Row, seed: int | None) -> Task:
 
 
 def _grader_and_target(grader: str | None, answer: str) -> tuple[str, str]:
-    """Return the grader, by default `integer` for an integer and else `exact`; and the target."""
+    """Return the grader (by default `integer` for an integer, else `exact`) and the target."""
     if grader not in {None, "integer"}:
         return cast("str", grader), answer
     digits = whole_number(answer)
@@ -122,7 +126,10 @@ def _grader_and_target(grader: str | None, answer: str) -> tuple[str, str]:
 
 
 def _check_fields(row: Row, given: Row) -> None:
-    """Raise `ValueError` for an unknown or wrong field, or if answer and data are missing."""
+    """Raise `ValueError` for an unknown field or a missing answer, `TypeError` for a wrong grader.
+
+    The answer may be missing if there are `data` and no `options`.
+    """
     if unknown := sorted(set(map(str, row)) - _FIELDS):
         raise ValueError(f"it has the unknown field {unknown[0]!r}")
     if "answer" not in given and ("data" not in given or "options" in given):
@@ -253,7 +260,8 @@ def _suite_rows(suite: Mapping[str, Any], path: Path) -> Iterator[Row]:
         yield from cast("list[Row]", listed)
         return
     named: Any = suite.get("fields") or {}
-    if not isinstance(named, Mapping):
+    columns = cast("Mapping[Any, Any]", named).values() if isinstance(named, Mapping) else [None]
+    if not all(isinstance(column, str | int) for column in columns):
         raise SourceError(f"the fields of {path} do not map field names to columns")
     fields = cast("Mapping[str, str]", named)
     for number, row in enumerate(read_rows(path.parent / str(suite["file"])), 1):
