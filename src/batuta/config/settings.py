@@ -212,8 +212,7 @@ class LogFormat(StrEnum):
 _EXTERNAL_MODEL_OPTIONS = (
     "concurrency", "context_window", "extra_body", "price", "rpm", "tags", "tpm",
 )  # fmt: skip
-"""Settings of [conductor] that apply only to a model that is not a worker, beside those that say
-how the model is reached."""
+"""Further settings of [conductor] that apply only to a model that is not a worker."""
 
 
 class ConductorSetting(StrictModel):
@@ -435,26 +434,25 @@ class ModerationSetting(StrictModel):
 
 
 class OidcSetting(StrictModel):
-    """The identity provider with which people sign in to the page; see docs/sign-in.md."""
+    """The identity provider with which people sign in to the page; see docs/sign-in.md.
+
+    `redirect_uri` is the callback URL as registered with the provider, and `label` the provider's
+    name on the sign-in screen. `role_claim` names the claim of the ID token with a person's groups.
+    `admins` and `users` list groups or verified e-mail addresses; if `users` is empty, everybody
+    whom the provider knows may sign in. All users belong to `tenant`.
+    """
 
     issuer: str = Field(min_length=1)
     client_id: str = Field(min_length=1)
     client_secret_env: VariableName = ""
     """The environment variable with the client secret; empty: a public client."""
     redirect_uri: str = Field(min_length=1)
-    """The callback URL, as registered with the provider; it ends with `/ui/oidc/callback`."""
     label: str = "single sign-on"
-    """The provider's name on the sign-in screen."""
     scopes: tuple[str, ...] = ("openid", "email", "profile")
     role_claim: str = "groups"
-    """The claim of the ID token with a person's groups."""
     admins: tuple[str, ...] = ()
-    """Groups or verified e-mail addresses of administrators."""
     users: tuple[str, ...] = ()
-    """Groups or verified e-mail addresses of the people who may sign in, besides `admins`; empty:
-    everybody whom the provider knows."""
     tenant: str = "default"
-    """The tenant of all users."""
     limits: dict[str, Any] = Field(default={})
     """Limits of new users; the same fields as the limits of a key."""
 
