@@ -64,7 +64,7 @@ def see_through_disguises(detect: Detector) -> Detector:
 
 
 def _without_forms(text: str) -> str:
-    """Return the text in plain letters; between its pieces other threads can run."""
+    """Return the text in plain letters, translated in pieces so that other threads can run."""
     letters = _plain_letters()
     pieces = range(0, len(text), _PIECE)
     return "".join(text[at : at + _PIECE].translate(letters) for at in pieces)

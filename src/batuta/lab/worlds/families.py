@@ -194,7 +194,7 @@ _MIN_MIXED_STEPS = 2
 
 
 def _random_walk(rng: Random, length: int, *, to_number: bool) -> Problem | None:
-    """Return a random chain of `length` hops; None if the drawn chain returns or cannot go on.
+    """Return a random chain of `length` hops; None if the draw repeats a thing or cannot go on.
 
     With `to_number` the last hop leads to a number, otherwise to a thing.
     """
