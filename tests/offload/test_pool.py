@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from batuta.offload import ProcessDiedError, ProcessPool, ProcessTimeoutError
+from batuta.offload.child import HEADER_BYTES
 from batuta.schemas.checker import find_text_fault_json
 from schemas.hostile import nested
 
@@ -101,6 +102,33 @@ async def test_a_process_that_dies_at_work_is_told_and_replaced(pool):
         with pytest.raises(ProcessDiedError):
             await pool.call(find_text_fault_json, *ENDLESS, wall_seconds=60, cpu_seconds=60)
     assert await pool.call(find_text_fault_json, *ASKED) is None
+
+
+def find_output(process):
+    """Return a path to the pipe by which the process answers; its input is file 0."""
+    for path in Path(f"/proc/{process}/fd").iterdir():
+        if path.name not in {"0", "1", "2"} and str(path.readlink()).startswith("pipe:"):
+            return path
+    return None
+
+
+@pytest.mark.parametrize("answer", [b"\xff", b"{", b"[" * 200_000, b"3", b"[]", b"{}"])
+async def test_an_odd_answer_of_a_process_that_was_taken_over_is_a_failed_call(pool, answer):
+    async def answer_for_it():
+        with anyio.fail_after(60):
+            while not pool.process_ids:
+                await anyio.sleep(0.01)
+            (process,) = pool.process_ids
+            while (output := find_output(process)) is None:
+                await anyio.sleep(0.01)
+        whole = len(answer).to_bytes(HEADER_BYTES) + answer
+        await anyio.to_thread.run_sync(output.write_bytes, whole)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(answer_for_it)
+        with pytest.raises(ProcessDiedError, match="is not valid"):
+            await pool.call(find_text_fault_json, *ENDLESS, wall_seconds=60, cpu_seconds=60)
+    assert not pool.process_ids
 
 
 async def test_what_it_raises_is_named_and_ends_no_process(pool):

@@ -56,7 +56,7 @@ class ServeOutput:
     ] = None
     log: Annotated[
         LogFormat,
-        typer.Option(help="What is logged: errors as text, or errors and requests as JSON."),
+        typer.Option(help="What is logged: warnings and errors as text, or with requests as JSON."),
     ] = LogFormat.QUIET
 
 

@@ -167,7 +167,7 @@ class SessionsSetting(StrictModel):
     warm_s: float = Field(default=DEFAULT_RULES.warm_seconds, ge=0)
     """Seconds for which a provider's cache is assumed to keep a prompt."""
     failures: int = Field(default=DEFAULT_RULES.failures, ge=1, le=MOST_ACTIONS)
-    """Tool failures within a task after which `escalate` switches workers."""
+    """Tool failures within a turn after which `escalate` switches workers."""
     stall_actions: int = Field(default=DEFAULT_RULES.stall_actions, ge=2, lt=MOST_ACTIONS)
     """Consecutive actions without a change after which a task counts as stalled."""
     consultations: int = Field(default=DEFAULT_RULES.consultations, ge=0)
@@ -204,15 +204,15 @@ class LogFormat(StrEnum):
     """The format of a server's log on stderr."""
 
     QUIET = "quiet"
-    """Only errors, as text."""
+    """Only warnings and errors, as text."""
     JSON = "json"
-    """Errors, and a line for each request, as JSON."""
+    """Warnings and errors, and a line for each request, as JSON."""
 
 
 _EXTERNAL_MODEL_OPTIONS = (
     "concurrency", "context_window", "extra_body", "price", "rpm", "tags", "tpm",
 )  # fmt: skip
-"""Settings of [conductor] that apply only to a model that is not a worker."""
+"""Further settings of [conductor] that apply only to a model that is not a worker."""
 
 
 class ConductorSetting(StrictModel):
@@ -336,7 +336,10 @@ class LimitsSetting(StrictModel):
 
 
 class BaselinesSetting(StrictModel):
-    """Training data of the served baselines; relative paths start at the settings' folder."""
+    """Data from which served baselines learn, and the cascade's checker.
+
+    Relative paths start at the settings' folder.
+    """
 
     history: str | None = None
     """A file of workers' outcomes."""
@@ -381,7 +384,7 @@ class ServerSetting(StrictModel):
     """Settings of `batuta serve`."""
 
     running: int = Field(default=512, ge=1)
-    """Maximum number of requests that are answered at the same time, without background jobs."""
+    """Maximum number of requests answered at the same time; background jobs do not count."""
     waiting: int = Field(default=1024, ge=0)
     """Maximum number of requests in the queue; further requests are rejected."""
     waiting_jobs_per_tenant: int = Field(default=1000, ge=1)
@@ -391,8 +394,8 @@ class ServerSetting(StrictModel):
     grace_s: float = Field(default=30.0, ge=0)
     """Seconds that running requests may take to finish after the server is asked to stop."""
     keep_days: float | None = Field(default=None, gt=0)
-    """Days for which runs, responses and jobs are kept; None: until they are deleted (finished
-    jobs: 30 days)."""
+    """Days for which runs, responses and finished jobs are kept; jobs at most 30 days. None: runs
+    and responses are kept until they are deleted."""
     connections: int = Field(default=4096, ge=1)
     """Maximum number of open connections; fewer if the process may not open that many files."""
     connections_per_address: int | None = Field(default=None, ge=1)
@@ -431,7 +434,13 @@ class ModerationSetting(StrictModel):
 
 
 class OidcSetting(StrictModel):
-    """The identity provider with which people sign in to the page; see docs/sign-in.md."""
+    """The identity provider with which people sign in to the page; see docs/sign-in.md.
+
+    `redirect_uri` is the callback URL as registered with the provider, and `label` the provider's
+    name on the sign-in screen. `role_claim` names the claim of the ID token with a person's groups.
+    `admins` and `users` list groups or verified e-mail addresses; if `users` is empty, everybody
+    whom the provider knows may sign in. All users belong to `tenant`.
+    """
 
     issuer: str = Field(min_length=1)
     client_id: str = Field(min_length=1)
@@ -522,7 +531,8 @@ class Settings(StrictModel):
         """Return the settings with relative paths of workflows and trained conductors resolved.
 
         A conductor's name is changed only if it is the path of a trained conductor or selector in
-        the folder of the settings file. `workflow` of a preset is always resolved.
+        the folder of the settings file. `workflow` of a preset is always resolved. The selectors of
+        [mini] and [ultra] become their `conductor`.
         """
 
         def resolve(name: str | None) -> str | None:

@@ -145,6 +145,7 @@ class OfferedTools:
     """The client's tools: calls of them are renumbered, calls of other tools are dropped.
 
     So are all calls but the first if the client forbids parallel calls: not every provider obeys.
+    If the request forbids calls, no tool counts as offered.
     """
 
     def __init__(self, request: Request, make_id: Callable[[int], str] | None) -> None:
@@ -274,7 +275,7 @@ class StepState:
         self.as_fallback = before is not None and before.as_fallback
         """Whether the whole question is asked because no worker could answer the step."""
         self.attempts: list[Attempt] = []
-        """The failed calls so far."""
+        """The failed attempts so far."""
         self.request: Request | None = None
         """The newest request that was built for a worker; None: there is none yet."""
         self.calls: list[WorkerCall] = []
@@ -363,7 +364,7 @@ class WorkerCall:
         charged."""
         self.streaming = step.context.emit is not None
         self._received: list[str] = []
-        """The text received in the current attempt."""
+        """The text, reasoning and tool arguments received in the current attempt."""
         self._buffered = self._new_buffer()
         """Fragments held back until a tool is called; None if no tool must be called."""
         self._json_filter = self._new_filter()

@@ -33,7 +33,10 @@ _LOOKALIKES = (
 
 
 def find_matches(pattern: Any, text: str) -> Iterator[Any]:
-    """Yield the matches, searched for without the GIL, so that other threads can run."""
+    """Yield the matches of a pattern that `regex` compiled.
+
+    The search does not hold the GIL, so that other threads can run.
+    """
     return pattern.finditer(text, concurrent=True)
 
 
@@ -61,7 +64,7 @@ def see_through_disguises(detect: Detector) -> Detector:
 
 
 def _without_forms(text: str) -> str:
-    """Return the text in plain letters, translated in pieces, each of which holds the GIL."""
+    """Return the text in plain letters, translated in pieces so that other threads can run."""
     letters = _plain_letters()
     pieces = range(0, len(text), _PIECE)
     return "".join(text[at : at + _PIECE].translate(letters) for at in pieces)

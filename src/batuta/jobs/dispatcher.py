@@ -39,7 +39,8 @@ class Notifier:
 
 
 POLL_SECONDS = 0.2
-"""Seconds between checks while jobs wait: a new job or a key below its limit may allow a start."""
+"""Seconds between checks while jobs wait or every slot is taken. A job may become ready to start at
+any time: another process may submit it, or its key may drop below its limit."""
 IDLE_SECONDS = 1.0
 """Seconds between checks while no job waits; a job submitted to this process starts immediately."""
 SLOTS_PER_RESERVED = 4
@@ -83,7 +84,7 @@ class JobSlots:
         self._tenants -= Counter([owner.tenant])
 
     def forget_absent(self, waiting: Collection[JobOwner]) -> None:
-        """Forget when owners started a job, for owners that have no waiting job."""
+        """Forget the latest starts of the owners and tenants that have no waiting job."""
         present = {name for owner in waiting for name in (owner, owner.tenant)}
         self._last_starts = {n: start for n, start in self._last_starts.items() if n in present}
 

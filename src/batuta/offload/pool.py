@@ -1,6 +1,6 @@
 """A pool of processes, which start when they are needed and are killed when a call takes too long.
 
-Each call waits in a separate thread, so one pool can serve several event loops. If a call is
+Each `call` waits in a separate thread, so one pool can serve several event loops. If a call is
 cancelled, its process is killed. On Windows time, memory and idle time are not limited.
 
 `multiprocessing`, and therefore pebble, is not used: its processes run the parent's main module
@@ -52,7 +52,7 @@ class ProcessTimeoutError(BatutaError):
 
 
 class ProcessDiedError(BatutaError):
-    """The call has no value: its process died or answered too much, or its function failed."""
+    """The call has no value: its process died or gave no usable answer, or its function failed."""
 
 
 class ProcessFailedError(ProcessDiedError):
@@ -102,8 +102,8 @@ class _Child:
         """Send a call and return its answer: a dict with the `value`, or with the `error`.
 
         Raises:
-            ProcessTimeoutError: there was no answer in time.
-            ProcessDiedError: the process died, or its answer is too long.
+            ProcessTimeoutError: there was no answer in time, or within the limit on CPU time.
+            ProcessDiedError: the process died, or its answer is too long or not valid.
             ProcessStartError: the process did not start.
             _ProcessGoneError: the process had already ended.
         """
@@ -121,7 +121,7 @@ class _Child:
             raise ProcessDiedError("the answer of a separate process is too long")
         text = self._read(size, end)
         self._has_answered = True
-        return json.loads(text)
+        return _read_answer(text)
 
     def kill(self) -> None:
         """Kill the process; a call that waits for it fails."""
@@ -159,6 +159,21 @@ class _Child:
         if code == 1 and not self._has_answered:
             return ProcessStartError("a separate process could not be started")
         return ProcessDiedError("the process of the call died")
+
+
+def _read_answer(text: bytearray) -> dict[str, Any]:
+    """Return the answer of a process, in which a hostile input may have taken over.
+
+    Raises:
+        ProcessDiedError: the text is not an answer.
+    """
+    try:
+        answer: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict) or not ("value" in answer or "error" in answer):
+        raise ProcessDiedError("the answer of a separate process is not valid")
+    return cast("dict[str, Any]", answer)
 
 
 def _wait_until_readable(descriptor: int, end: float) -> bool:
@@ -225,7 +240,8 @@ class ProcessPool:
         Raises:
             ProcessTimeoutError: the call exceeded a time limit.
             ProcessFailedError: the function raised an exception, or returned no JSON value.
-            ProcessDiedError: the process died, or the value takes more than 64 MiB.
+            ProcessDiedError: the process died, its answer is not valid, or the value takes more
+                than 64 MiB.
             ProcessStartError: no process can be started.
         """
         taken: list[_Child] = []
@@ -316,5 +332,5 @@ def _encode_call(function: Callable[..., Any], arguments: tuple[Any, ...], cpu: 
 
 
 SHARED_PROCESSES = ProcessPool()
-"""The pool that all code in this process shares."""
+"""The pool that code in this process shares unless it needs a separate one."""
 atexit.register(SHARED_PROCESSES.close)

@@ -21,7 +21,7 @@ CPU_SECONDS = 1.0
 
 
 async def render_answer(text: str) -> Markup:
-    """Return the text as HTML, or as plain text if rendering takes too long."""
+    """Return the text as HTML, or unrendered if rendering fails or would take too long."""
     from batuta.rendering.markdown import plain_text, render_markdown  # noqa: PLC0415 - for pages only
 
     if len(text) <= MAX_INLINE_CHARACTERS:
@@ -34,7 +34,7 @@ async def render_answer(text: str) -> Markup:
 
 
 def render_markdown_html(text: str) -> str:
-    """Return `render_markdown` as a plain string, which can be sent between processes."""
+    """Return the HTML of `render_markdown` as a string, which can be sent between processes."""
     from batuta.rendering.markdown import render_markdown  # noqa: PLC0415 - for pages only
 
     return str(render_markdown(text))

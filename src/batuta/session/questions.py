@@ -44,8 +44,8 @@ def parse_question(given: QuestionLike, images: Sequence[ImageLike] = ()) -> Que
 def load_image(given: ImageLike) -> Image:
     """Return the image with its URL; the content of a file, or bytes, become a `data:` URL.
 
-    PNG, JPEG and GIF are recognised by their first bytes, other types by the file's name; if the
-    type is unknown, it is WebP.
+    PNG, JPEG and GIF are recognised by their first bytes, other types by the file's name; an image
+    of unknown type is taken for WebP.
 
     Raises:
         OSError: the file cannot be read.

@@ -177,7 +177,7 @@ class SessionView:
 
     @property
     def failures(self) -> int:
-        """Number of tool failures in the current task."""
+        """Number of tool failures in the current turn."""
         return sum(self.thread.failures.values())
 
     @property

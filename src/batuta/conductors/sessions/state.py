@@ -5,9 +5,9 @@ conversation. A thread is identified by the user's first message. The state cont
 conversation, and its size is bounded, except for the reservations of runs whose server died.
 
 No text is followed as an instruction. Tool results are checked only for failures and repetitions,
-user messages only for whether they set a new task, and the worker's text is not read. Of the tool
-calls and results only those of the newest actions are examined, and of a long result only its
-beginning and its end.
+user messages only for whether they set a new task or continue one after a compaction, and the
+worker's text is not read. Of the tool calls and results only those of the newest actions are
+examined, and of a long result only its beginning and its end.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Action:
 
     @property
     def key(self) -> str:
-        """A key that is equal for actions with the same calls and, where examined, results."""
+        """A key, equal for actions with the same calls and the same examined parts of results."""
         calls = [f"{call.name} {call.arguments}" for call in self.calls]
         return _digest_texts(*calls, *(_both_ends(result.content) for result in self.results))
 
@@ -220,7 +220,7 @@ class SessionRules:
     warm_seconds: float = 300.0
     """Seconds for which a provider caches a prompt."""
     failures: int = 2
-    """Number of tool failures within a task after which `escalate` hands over."""
+    """Number of tool failures within a turn after which `escalate` hands over."""
     stall_actions: int = 25
     """Number of actions in a row without a change after which a task has stalled."""
     consultations: int = 5
@@ -245,7 +245,7 @@ MOST_THREADS = 8
 MOST_WARM = 8
 """Maximum number of workers of which a thread tracks the cached prompts."""
 MOST_FAILURES = 8
-"""Maximum number of distinct failures of a task that are counted separately; the others share one
+"""Maximum number of distinct failures of a turn that are counted separately; the others share one
 count."""
 
 
@@ -272,7 +272,7 @@ class SessionThread:
     waits: bool = False
     """Whether the newest answer called tools, so that the task continues."""
     failures: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Counts of failures in the current task, by digest; an empty digest counts those beyond
+    """Counts of failures in the current turn, by digest; an empty digest counts those beyond
     `MOST_FAILURES`, the rarest, together."""
     forgotten: Mapping[str, int] = field(default_factory=dict[str, int])
     """The same counts for the part of the conversation that a compaction removed."""
@@ -421,7 +421,7 @@ class SessionState:
         return max(Decimal(0), most - self.cost.usd - self.counted - reserved)
 
     def with_hold(self, run: str, usd: Decimal) -> SessionState:
-        """Return the session with `usd` dollars reserved for the run, instead of any before."""
+        """Return the session with the run's reservation set to `usd` dollars."""
         return replace(self, holds={**self.holds, run: usd})
 
 

@@ -35,7 +35,6 @@ from batuta.gateway.serving.server_tools import find_citations, found_pages
 from batuta.gateway.serving.tenant_memory import REASONING_SIGNATURE, thought_signature
 
 Json = dict[str, Any]
-_SERVER_ERROR = 500
 _MAX_CITED = 150
 """Maximum length of a citation's quote, in characters."""
 
@@ -158,7 +157,8 @@ def message_usage(run: Run) -> Json:
     """Return the tokens of the answering call, and those of other calls as `orchestration_…`.
 
     A run without an answer has only other calls. In this API `input_tokens` excludes tokens read
-    from or written to a cache.
+    from or written to a cache. If the server ran tool calls for the answer, the numbers of searches
+    and page fetches are included.
     """
     every = run.usage
     own = run.reply.usage if run.reply else None
@@ -190,7 +190,8 @@ class MessageEventWriter(AnswerEvents):
         Args:
             run_id: the id of the run, which begins after the first event.
             model: the model name in the request.
-            estimate: estimated tokens of the prompt; the last event contains the exact number.
+            estimate: estimated tokens of the prompt, for the first event; `message_delta` has the
+                tokens of the answering call.
         """
         super().__init__()
         usage = {"input_tokens": estimate, "output_tokens": 0}
@@ -259,7 +260,8 @@ class MessageEventWriter(AnswerEvents):
     ) -> Events:
         """Return the events of a text fragment.
 
-        This API sends no log probabilities, and a refusal as any text, with its own stop reason.
+        This API has no log probabilities, so they are not sent. A refusal is sent like any other
+        text, and the message has a separate stop reason for it.
         """
         events = self._open_block("text", {"type": "text", "text": ""})
         self._texts.append(text)

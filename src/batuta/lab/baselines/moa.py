@@ -14,9 +14,9 @@ Deviations
   of our wording; in the paper they are a numbered list in the system prompt.
 - The system prompt is added when the request is sent, so a trace shows the request without it.
 - A worker has one temperature in a run, so an aggregator that also proposes has 0.7 in both roles.
-- The proposers are the pool's best P workers, repeated in a smaller pool. The aggregator is the
-  worker whose description recommends it most for comparing and long context; the paper chose it by
-  trial.
+- The proposers are the pool's best P workers; the workers of a smaller pool propose several times.
+  The aggregator is the worker whose description recommends it most for combining or comparing
+  answers, or for long context; the paper chose it by trial.
 - We infer from the Conductor paper's pool that its 8 calls are 7 proposers and an aggregator.
 """
 

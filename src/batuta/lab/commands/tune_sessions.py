@@ -1,4 +1,4 @@
-"""`batuta tune --from-sessions`: compare patterns, and choose the margin, by stored sessions."""
+"""`batuta tune --from-sessions`: compare patterns and choose the margin from stored sessions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def tune_sessions(options: TuneOptions) -> None:
     """Print a comparison of patterns, and which pattern and margin to choose.
 
     Raises:
-        ConfigError: options also name questions, or the store has no sessions.
+        ConfigError: --tasks or --from-runs is given too, the store does not exist, or it has no
+            sessions.
         StoreError: the store cannot be read.
     """
     questions = options.questions
@@ -57,7 +58,7 @@ def _print_table(found: dict[str, Any]) -> None:
     console.print(table)
     if found["of_several_models"]:
         omitted = found["of_several_models"]
-        console.print(f"{omitted} sessions of several models are left out")
+        console.print(f"sessions of several models, which are left out: {omitted}")
     for name, choice in (("pattern", found["choice"]), ("margin", found["margin"])):
         console.print(f"{name}: {_describe_choice(choice)}")
 
@@ -65,5 +66,8 @@ def _print_table(found: dict[str, Any]) -> None:
 def _describe_choice(choice: dict[str, Any]) -> str:
     if "why" in choice:
         return choice["why"]
-    named = choice.get("pattern") or f"margin_usd = {choice['margin_usd']:g} in [sessions]"
-    return f"set {named} (probability {choice['probability']:.0%})"
+    if "pattern" in choice:
+        advice = f"set {choice['pattern']} as the client's model"
+    else:
+        advice = f"set margin_usd = {choice['margin_usd']:g} in [sessions]"
+    return f"{advice} (probability {choice['probability']:.0%})"

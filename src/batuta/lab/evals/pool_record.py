@@ -15,12 +15,12 @@ from batuta.core.formatting import join_words
 from batuta.errors import StoreError, report_unwritable
 
 WORKERS_FILE = "workers.json"
-_NAMES = ("model", "worker")
+_SHOWN_PARTS = ("model", "worker")
 """The parts of an identity that are shown with their values."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Noted:
+class _IdentityRecord:
     """The first and the latest identity of a name."""
 
     first: dict[str, str]
@@ -42,53 +42,60 @@ def note_identities(
 ) -> PoolChanges:
     """Return what has changed since the folder was created; with `write`, update its record.
 
-    A folder of an earlier version has no record; it is assumed to belong to the present workers.
+    A folder that an earlier version of Batuta made has no record; it is assumed to belong to the
+    present workers.
 
     Raises:
         StoreError: the record is damaged, or it cannot be read or written.
     """
     path = folder / WORKERS_FILE
-    known = _read_noted(path)
+    known = _read_record(path)
     replaced: dict[str, str] = {}
     notes: list[str] = []
     noted = dict(known)
     for name, now in identities.items():
         before = known.get(name)
-        noted[name] = _Noted(before.first if before else dict(now), dict(now))
+        noted[name] = _IdentityRecord(before.first if before else dict(now), dict(now))
         if before and before.first != now:
             replaced[name] = identity_digest(now)
         if before and before.latest != now:
             notes.append(f"{name} ({_describe_change(before.latest, now)})")
     if write and noted != known:
-        _write_noted(path, noted)
+        _write_record(path, noted)
     sentence = f"{join_words(notes)} changed since {folder} was last used" if notes else ""
     effect = "earlier results that depend on this are not used, and the questions are asked again"
     return PoolChanges(replaced, f"{sentence}; {effect}" if sentence else "")
 
 
 def _describe_change(before: Identity, now: Identity) -> str:
-    """Return the parts of the identity that differ; those of `_NAMES` with both values."""
+    """Return the parts of the identity that differ; those of `_SHOWN_PARTS` with both values.
+
+    If the name stands for another worker, only that part is returned.
+    """
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    if "worker" in names:  # another worker altogether
+    if "worker" in names:
         names = ["worker"]
     return ", ".join(
-        f"{name} {before.get(name)} → {now.get(name)}" if name in _NAMES else name for name in names
+        f"{name} {before.get(name)} → {now.get(name)}" if name in _SHOWN_PARTS else name
+        for name in names
     )
 
 
-def _read_noted(path: Path) -> dict[str, _Noted]:
+def _read_record(path: Path) -> dict[str, _IdentityRecord]:
     if not path.is_file():
         return {}
     try:
-        return TypeAdapter(dict[str, _Noted]).validate_json(path.read_bytes())
+        return TypeAdapter(dict[str, _IdentityRecord]).validate_json(path.read_bytes())
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}") from None
     except ValidationError:
-        reason = "is damaged: remove it, and the folder's results count as the present workers'"
+        reason = (
+            "is damaged: remove it; the folder's results then count as those of the present workers"
+        )
         raise StoreError(f"{path} {reason}") from None
 
 
-def _write_noted(path: Path, noted: Mapping[str, _Noted]) -> None:
+def _write_record(path: Path, noted: Mapping[str, _IdentityRecord]) -> None:
     new = path.with_suffix(f".{os.getpid()}")
     with report_unwritable(path):
         path.parent.mkdir(parents=True, exist_ok=True)

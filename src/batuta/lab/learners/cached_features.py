@@ -63,7 +63,11 @@ class CachedFeatures:
         return self._fitted(tuple(texts)) if texts else self.features.fit(texts)
 
     def __call__(self, texts: Sequence[str]) -> Floats:
-        """Do as the plain features, which raise an error because they are not fitted."""
+        """Return what the plain features return.
+
+        Raises:
+            ConfigError: the features are not fitted, and there is a text.
+        """
         return self.features(texts)
 
     def save(self) -> SavedFeatures:

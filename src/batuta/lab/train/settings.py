@@ -22,7 +22,7 @@ from pydantic import (
 from batuta.language import PromptOptions
 
 Share = Annotated[float, Field(ge=0, le=1)]
-Decay = Annotated[float, Field(ge=0, lt=1)]
+ShareBelowOne = Annotated[float, Field(ge=0, lt=1)]
 LearningRate = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -68,7 +68,7 @@ class LoraSettings(_Section):
 
     rank: PositiveInt = 16
     alpha: PositiveInt = 32
-    dropout: Decay = 0.0
+    dropout: ShareBelowOne = 0.0
     targets: str | list[str] = "all-linear"
     """The layers that get adapters, as PEFT names them."""
 
@@ -94,8 +94,8 @@ class CurriculumStage(_Section):
 
     step: NonNegativeInt = 0
     tasks: Mix = Field(default={"rehearsal": 1.0}, min_length=1)
-    """Weight of each source: `rehearsal[:family][:from-to]`, `world2[:family][:from-to]`, a
-    benchmark, a JSONL file, or `runs[:store]`."""
+    """Weight of each source: `rehearsal[:family][:from-to]` and `world2[:family][:from-to]`, with
+    difficulties from 1 to 6, a benchmark, a JSONL file, or `runs[:store]`."""
 
 
 def _order_stages(stages: list[CurriculumStage]) -> list[CurriculumStage]:
@@ -133,7 +133,7 @@ class PoolSettings(_Section):
 
 
 class PromptSettings(_Section):
-    """The contents of the policy's prompt."""
+    """The contents of the policy's prompt; `PromptOptions` describes all except `hidden`."""
 
     compact: bool = False
     descriptions: bool = False
@@ -156,7 +156,8 @@ class RewardSettings(_Section):
     wrong: float = 0.5
     """Reward of a workflow with a wrong answer or none."""
     right: float = 1.0
-    """Reward of a workflow with a correct answer, before its cost."""
+    """Reward of a workflow with a correct answer, before its cost; a partly correct answer earns a
+    reward between `wrong` and `right`."""
     cost: Literal["none", "tokens", "usd", "calls"] = "none"
     """The kind of cost that is subtracted from the reward of correct answers."""
     coefficient: NonNegativeFloat = 0.0
@@ -170,8 +171,8 @@ class RewardSettings(_Section):
     ramp: PositiveInt = 1
     """Number of steps over which the charge grows to its full size."""
     by_ease: float = Field(default=0.0, ge=0)
-    """Exponent of the group's accuracy, by which the charge is multiplied: hard questions may cost
-    more than easy ones (adaptive length penalty, Xiang et al. 2025). 0: all cost the same."""
+    """The charge is multiplied by the group's accuracy to this power: hard questions may cost more
+    than easy ones (adaptive length penalty, Xiang et al. 2025). 0: all are charged alike."""
     coefficient_later: NonNegativeFloat | None = None
     """`coefficient` of second rounds; None: the same as for first rounds."""
     executions: PositiveInt = 1
@@ -230,7 +231,7 @@ class OptimiserSettings(_Section):
     ] = "cosine"
     warmup: NonNegativeFloat = 0.03
     """Steps over which the learning rate rises; below 1, their share of all steps."""
-    betas: tuple[Decay, Decay] = (0.9, 0.999)
+    betas: tuple[ShareBelowOne, ShareBelowOne] = (0.9, 0.999)
     weight_decay: NonNegativeFloat = 0.0
     max_grad_norm: NonNegativeFloat = 1.0
     clip: PositiveFloat = 0.2
@@ -279,7 +280,7 @@ class OptimiserSettings(_Section):
 
     @property
     def scores_drafts(self) -> bool:
-        """True if the weights that write a batch ahead also compute its log-probabilities.
+        """True if the policy that samples a batch ahead also computes its log-probabilities.
 
         With a correction for vLLM they are not needed: TRL corrects by the probabilities that vLLM
         reports, which are those of the same weights.
@@ -318,7 +319,7 @@ class WarmupSettings(_Section):
     prompt is read once."""
     vocabulary: Literal["plain", "free"] = "plain"
     """Wording of subtasks: one for each (`plain`), or a random one of many (`free`, for a model
-    that can already read)."""
+    that can already read). With `free`, `hints` and `revisions` have no effect."""
 
 
 class DistilSettings(_Section):

@@ -39,12 +39,12 @@ from batuta.lab.tune.candidate_runner import (
     open_judge,
 )
 
-RunOrder = tuple[Task, Entry]
+PlannedRun = tuple[Task, Entry]
 """A question, and the workflow or method to run on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallOrder:
+class RemoteCall:
     """A call that a process asks the driver to make."""
 
     worker: WorkerId
@@ -53,7 +53,7 @@ class CallOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallAnswer:
-    """The driver's answer to a `CallOrder`: a reply or an error."""
+    """The driver's answer to a `RemoteCall`: a reply or an error."""
 
     reply: Reply | None
     error: ClientError | LimitReachedError | None
@@ -83,7 +83,7 @@ class TuneRunJob:
     """The kind of sandbox in which graders run programs, as in `Sandbox.open`."""
 
     @asynccontextmanager
-    async def open(self) -> AsyncGenerator[Callable[[RunOrder], Awaitable[CandidateResult]]]:
+    async def open(self) -> AsyncGenerator[Callable[[PlannedRun], Awaitable[CandidateResult]]]:
         """Open the grader, and yield the function that executes a run.
 
         Raises:
@@ -112,7 +112,7 @@ class TuneRunJob:
             )
             runner.rank_by(self.ranked)
 
-            async def execute(order: RunOrder) -> CandidateResult:
+            async def execute(order: PlannedRun) -> CandidateResult:
                 return await runner.run_entry(*order)
 
             yield execute
@@ -131,8 +131,9 @@ class _AskingClient:
         Raises:
             ClientError: the call gave no usable reply.
             LimitReachedError: the driver's budget refused the call.
+            ExecutorError: the driver's error cannot be sent to this process.
         """
-        order = CallOrder(worker=self._worker, request=request)
+        order = RemoteCall(worker=self._worker, request=request)
         answer: CallAnswer = await ask_driver(order)
         for failure in answer.failures:  # their cost counts for the run
             await listener.on_failure(failure)
@@ -178,7 +179,7 @@ class RemoteRuns:
 
     async def execute(
         self,
-        missing: Mapping[Key, RunOrder],
+        missing: Mapping[Key, PlannedRun],
         ranked: Pool,
         found: dict[Key, CandidateResult],
         *,
@@ -207,7 +208,7 @@ class RemoteRuns:
             answer=self.make_call,
         )
 
-    async def make_call(self, order: CallOrder) -> CallAnswer:
+    async def make_call(self, order: RemoteCall) -> CallAnswer:
         """Make a call, and return the reply or the error, and the failed attempts.
 
         If the call cannot be journaled, the meter keeps that error, and the answer says that a
@@ -218,7 +219,7 @@ class RemoteRuns:
         reply, error = None, None
         try:
             reply = await self._meter.complete(
-                worker, _Refusable(client, self._refusal), order.request, recorder
+                worker, _ClientUntilRefusal(client, self._refusal), order.request, recorder
             )
         except LimitReachedError as refused:
             error = refused
@@ -230,7 +231,7 @@ class RemoteRuns:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Refusable:
+class _ClientUntilRefusal:
     """A client that makes no call after a refusal, because the runs' results will be discarded."""
 
     client: Client

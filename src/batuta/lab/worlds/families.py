@@ -42,7 +42,8 @@ CALCULATIONS = tuple(kind.name for kind in _ARITHMETIC_STEPS)
 """The kinds of arithmetic steps."""
 
 LARGEST_NUMBER = 100_000
-"""Maximum absolute value of a number in the working of a question."""
+"""Maximum absolute value of a number in the working of an arithmetic or mixed question, and of an
+item of a list."""
 
 
 def _draw_arithmetic(rng: Random, difficulty: int) -> Problem | None:
@@ -193,7 +194,7 @@ _MIN_MIXED_STEPS = 2
 
 
 def _random_walk(rng: Random, length: int, *, to_number: bool) -> Problem | None:
-    """Return a random chain of `length` hops that visits nothing twice; None if it gets stuck.
+    """Return a random chain of `length` hops; None if the draw repeats a thing or cannot go on.
 
     With `to_number` the last hop leads to a number, otherwise to a thing.
     """
@@ -220,7 +221,7 @@ def _random_walk(rng: Random, length: int, *, to_number: bool) -> Problem | None
 
 
 def _draw_facts(rng: Random, difficulty: int) -> Problem | None:
-    return _random_walk(rng, difficulty, to_number=rng.random() < 0.3)  # noqa: PLR2004  (some end in one)
+    return _random_walk(rng, difficulty, to_number=rng.random() < 0.3)  # noqa: PLR2004  (some end in a number)
 
 
 def _draw_mixed(rng: Random, difficulty: int) -> Problem | None:
@@ -388,7 +389,7 @@ _MIN_WORDS, _MAX_WORDS = 4, 6
 
 def _draw_text(rng: Random, difficulty: int) -> Problem | None:
     start = " ".join(rng.sample(_VOCABULARY, rng.randint(_MIN_WORDS, _MAX_WORDS)))
-    ends = difficulty > 1 and rng.random() < 0.4  # noqa: PLR2004  (some end in a count)
+    ends = difficulty > 1 and rng.random() < 0.4  # noqa: PLR2004  (some end in a count or initials)
     ops = draw_steps(
         rng, [kind.name for kind in _TEXT_STEPS if not kind.is_final], difficulty - ends
     )

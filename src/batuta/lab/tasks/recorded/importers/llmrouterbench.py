@@ -24,8 +24,10 @@ def import_llmrouterbench(
 ) -> None:
     """Add every run of the latest files; trial runs (`demo`) are left out.
 
+    A file without a model's name has the runs of `worker`.
+
     Raises:
-        SourceError: a file is not JSON, or a record cannot be used.
+        SourceError: a file cannot be read or has no JSON object, or a record cannot be used.
     """
     latest: dict[tuple[str, str, str], tuple[Path, Row]] = {}
     for path in sorted(paths, key=lambda path: path.name):
