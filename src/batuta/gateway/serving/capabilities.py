@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from batuta.core import Outcome, Pool, Question, Reply, Request, Run, Workflow
+from batuta.core import (
+    GuardrailTriggered,
+    Outcome,
+    Pool,
+    Question,
+    Reply,
+    Request,
+    Run,
+    Workflow,
+)
 from batuta.core.worker import AUDIO, FILES, VISION
 from batuta.engine.finalize import reply_text
 from batuta.engine.step_prompt import TRUNCATED_FINISHES, give_sight, lacks_call
@@ -110,17 +119,18 @@ async def enforce_response_format(run: Run) -> Run:
 async def check_chosen_answer(run: Run, guardrails: Guardrails) -> Run:
     """Return the run of a method, with its chosen reply as the output guardrails change it.
 
-    If they block the reply, the run has failed. The engine may have checked the reply only as one
-    between agents.
+    If they block the reply, the run has failed. The engine may have checked the reply only as a
+    text between workers. A finding that changes nothing is recorded unless the engine did so.
     """
     if run.reply is None:
         return run
     last = len(run.steps)
     reply, acts, blocked = await guardrails.check_reply(run.reply, GuardrailStage.OUTPUT, last)
     guards = (*run.guards, *acts)
+    if not blocked and reply == run.reply:
+        return replace(run, guards=(*run.guards, *_unrecorded_acts(run, acts)))
     if not blocked:
-        same = reply == run.reply
-        return run if same else replace(run, reply=reply, answer=reply_text(reply), guards=guards)
+        return replace(run, reply=reply, answer=reply_text(reply), guards=guards)
     return replace(
         run,
         outcome=Outcome.FAILED,
@@ -130,6 +140,15 @@ async def check_chosen_answer(run: Run, guardrails: Guardrails) -> Run:
         error_code="policy_blocked",
         guards=guards,
     )
+
+
+def _unrecorded_acts(
+    run: Run, acts: tuple[GuardrailTriggered, ...]
+) -> tuple[GuardrailTriggered, ...]:
+    """Return the actions that the run has not recorded for an answer."""
+    answer = f"{GuardrailStage.OUTPUT}:"
+    recorded = {(act.policy, act.action) for act in run.guards if act.where.startswith(answer)}
+    return tuple(act for act in acts if (act.policy, act.action) not in recorded)
 
 
 async def _reply_fault(question: Question, reply: Reply) -> tuple[str, str] | None:
