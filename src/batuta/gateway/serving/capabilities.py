@@ -52,11 +52,11 @@ def capable_workers(pool: Pool, question: Question, *, conducted: bool) -> Pool:
     return whole if conducted else pool
 
 
-def check_sight(workflow: Workflow | None, question: Question, pool: Pool) -> None:
-    """Check that each model in a caller's workflow gets the attachments, or reads a step that does.
+def check_attachments(workflow: Workflow | None, question: Question, pool: Pool) -> None:
+    """Check that each model in a caller's workflow sees the attachments, or reads one that does.
 
     Raises:
-        APIError: a model cannot take the attachments, and its step reads none that does.
+        APIError: a model cannot see the attachments, and its step reads none whose model can.
     """
     if workflow is None:
         return
@@ -103,7 +103,8 @@ async def check_response_format(question: Question) -> None:
 async def enforce_response_format(run: Run) -> Run:
     """Return the run of a method, failed if its chosen reply has the wrong format.
 
-    A reply that lacks a required tool call fails too. The engine has checked only the last reply.
+    The run also fails if the reply lacks a required tool call, or if checking the reply takes too
+    long. The engine has checked only the last reply.
     """
     if run.reply is None or run.outcome is Outcome.WAITING:
         return run
