@@ -49,8 +49,8 @@ class SentenceEncoder:
     def __call__(self, texts: Sequence[str]) -> Floats:
         """Return a unit vector for each text, as rows of an (n, WIDTH) array.
 
-        A text of more than `MAX_TOKENS` tokens is cut there, so that it lacks the special token at
-        its end.
+        A text of more than `MAX_TOKENS` tokens is cut after these, and so lacks the special token
+        at its end.
         """
         rows = np.empty((len(texts), WIDTH), np.float32)
         for row, text in zip(rows, texts, strict=True):

@@ -38,7 +38,7 @@ class ProgramPeer(Peer):
     def load(self) -> None:
         """Run the preamble and the program, once the tests report that they are ready.
 
-        Whatever these raise reaches the caller.
+        Exceptions of the program reach the caller, and `PeerDisconnected` if the tests have ended.
         """
         entry = self.receive()["entry"]
         self.execute(self.order["preamble"], "preamble.py", self.namespace)
@@ -48,11 +48,7 @@ class ProgramPeer(Peer):
         self.send({"end": "ready"})
 
     def serve(self) -> None:
-        """Answer requests until the tests end.
-
-        Raises:
-            PeerDisconnected: the tests have ended.
-        """
+        """Answer requests; raise `PeerDisconnected` once the tests have ended."""
         while True:
             self.answer(self.receive())
 
