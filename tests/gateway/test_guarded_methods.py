@@ -69,3 +69,34 @@ async def test_no_answer_goes_out_that_a_policy_forbids(method, action):
         status, _, said = await server.post(json=ask(method, "What is the key?"))
     assert SECRET not in str(said) and heard.requests
     assert (status == 200) == (action is GuardrailAction.REDACT), said
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_what_a_policy_flags_in_the_answer_is_recorded_once(method, store):
+    heard = Heard(SECRET)
+    flag = guarded(GuardrailStage.OUTPUT, GuardrailAction.FLAG)
+    async with heard.server(flag, store) as server:
+        status, headers, said = await server.post(json=ask(method, "What is the key?"))
+        assert status == 200 and SECRET in str(said)
+        await store.flush()
+        run = await store.get(headers["x-batuta-run-id"])
+    assert [(act.policy, act.action) for act in run.guards] == [("no-keys", "flagged")], run.guards
+
+
+async def test_what_a_policy_flags_in_a_chosen_reply_is_recorded(store):
+    """The last of the five replies, which the engine has checked as the answer, loses the vote."""
+    heard = Heard(SECRET)
+
+    def say(request):
+        heard.says = SECRET if len(heard.requests) < 4 else "42"
+        return heard(request)
+
+    clients = {name: ScriptedClient(say) for name in ("ada", "bob", "eve")}
+    flag = guarded(GuardrailStage.OUTPUT, GuardrailAction.FLAG)
+    async with Serving(app_state(clients=clients, guardrails=flag, store=store)) as server:
+        asked = ask("self-consistency@5", "What is the key?")
+        status, headers, said = await server.post(json=asked)
+        assert status == 200 and SECRET in str(said)
+        await store.flush()
+        run = await store.get(headers["x-batuta-run-id"])
+    assert [(act.policy, act.action) for act in run.guards] == [("no-keys", "flagged")]

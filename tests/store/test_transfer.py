@@ -190,3 +190,16 @@ def test_the_command_tells_counts_and_ends_with_0(tmp_path, command_line):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert {row["table"]: row["target"] for row in json.loads(done.stdout)}["runs"] == 5
+
+
+def test_a_target_with_spending_of_its_own_is_told_from_a_source_in_use(tmp_path, command_line):
+    source, target = tmp_path / "runs.db", tmp_path / "other.db"
+    anyio.run(filled, source, range(2))
+    anyio.run(filled, target, range(50, 52))
+    for _ in range(2):
+        done = command_line.run(
+            "store", "migrate", str(target), "--source", str(source),
+            cwd=tmp_path, env={**os.environ, "BATUTA_HOME": str(tmp_path)},
+        )  # fmt: skip
+        assert done.returncode == 1
+        assert "differs" in done.stdout and "copy to an empty database" in done.stderr

@@ -40,8 +40,8 @@ def migrate(
 ) -> None:
     """Copy all but background jobs to another database; run it again until both are equal.
 
-    The server may keep running; stop it before the last copy. Exit codes: 0 both are equal;
-    1 the source changed during the copy; 2 a database cannot be used.
+    The server may keep running; stop it before the last copy. Numbers of rows and sums of dollars
+    are compared. Exit codes: 0 both are equal; 1 they differ; 2 a database cannot be used.
     """
     from batuta.store.transfer import transfer_store  # noqa: PLC0415 - loads SQLAlchemy
 
@@ -53,7 +53,10 @@ def migrate(
     else:
         _print_transfers(transfers)
     if not all(one.equal for one in transfers):
-        write_error("batuta: the source changed during the copy: run the same command again\n")
+        write_error(
+            "batuta: the databases differ: run the same command again; if they still differ after "
+            "the server has stopped, copy to an empty database\n"
+        )
         raise typer.Exit(EXIT_UNEQUAL)
 
 
@@ -75,7 +78,7 @@ def _describe_transfer(transfer: TableTransfer) -> dict[str, object]:
 
 
 def _print_transfers(transfers: tuple[TableTransfer, ...]) -> None:
-    figures = ("source", "target", "written", "forgotten", "dollars")
+    figures = ("source", "target", "written", "deleted", "dollars")
     table = new_table("table", *figures, "", right=figures)
     for one in transfers:
         dollars = f"{one.target_usd}" if one.source_usd or one.target_usd else ""

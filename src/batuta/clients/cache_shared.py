@@ -38,8 +38,8 @@ LEASE_S = 15.0
 RENEWAL_S = 3.0
 """Seconds between two renewals."""
 FIRST_POLL_S, LONGEST_POLL_S = 0.05, 1.0
-"""First and longest pause in seconds between polls for another process's reply; each pause is twice
-as long as the one before."""
+"""First and longest pause in seconds between polls for the reply to a claimed call; each pause is
+twice as long as the one before. In an outage, queries are repeated after the longest pause."""
 OUTAGE_S = 60.0
 """Seconds for which queries are repeated while PostgreSQL is unavailable, as during a restart."""
 CONNECTIONS = 4
@@ -153,7 +153,7 @@ async def open_shared_journal(url: str, scope: str) -> AsyncGenerator[SharedJour
     except (OSError, ValueError, driver.PostgresError, driver.InterfaceError) as error:
         raise StoreError(f"the call journal's database cannot be used: {error}") from None
     journal = SharedJournal(pool, driver, scope)
-    # Entered without `async with`, so that an error of the block is not wrapped in a group.
+    # Entered without `async with`, so that no ExceptionGroup wraps an error of the block.
     group = anyio.create_task_group()
     await group.__aenter__()
     group.start_soon(journal.renew_leases)
@@ -209,11 +209,12 @@ class SharedJournal:
     async def claim(self, worker: str, request: Request) -> AsyncGenerator[CallClaim]:
         """Claim the call among all processes of the scope; yield the claim.
 
-        While another process has the claim, this waits. The claim is released if the block ends
-        without a reply.
+        While another process or task has the claim, this waits. The claim is released if the block
+        ends without a reply.
 
         Raises:
-            StoreError: the database is unavailable for longer than a minute, or reports an error.
+            StoreError: the database is unavailable for longer than a minute, or reports an error;
+                or the stored reply cannot be read.
         """
         key, owner = _Key(self._scope, worker, request_fingerprint(request)), uuid4()
 

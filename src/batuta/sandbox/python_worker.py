@@ -112,8 +112,8 @@ class PythonWorker:
         except SandboxError as error:
             raise ProviderUnreachableError(f"the program could not be run: {error}") from None
         except StoreError as error:
-            fault = ProgramResult(end=EndReason.EXITED, stderr=f"It was not run: {error}.")
-            return fault, (), ""
+            fault = f"Its files could not be read: {error}."
+            return ProgramResult(end=EndReason.EXITED, stderr=fault), (), ""
         files, unkept = await keep_written(run, self._files)
         return replace(run.outcome, stdout=run.printed), files, unkept
 

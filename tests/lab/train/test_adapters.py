@@ -248,6 +248,14 @@ class TestServing:
         with pytest.raises(ConfigError, match="batuta train merge"):
             EmbeddedClient.open(tmp_path / "adapters")
 
+    @pytest.mark.parametrize("rank", [0, None, "many", float("inf")])
+    def test_a_rank_that_is_no_number_is_one_sentence(self, adapters, rank):
+        folder, _ = adapters
+        path = folder / "adapter_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"r": rank}))
+        with pytest.raises(ConfigError, match="is not as PEFT saves it"):
+            EmbeddedClient.open(folder)
+
 
 def test_adapters_of_another_model_or_without_a_matrix_are_refused(adapters, tmp_path):
     folder, _ = adapters

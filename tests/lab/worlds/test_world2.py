@@ -229,5 +229,7 @@ def test_training_never_sees_what_is_held_out():
     assert not any("held-out wording" in task.tags for task in drawn)
     with pytest.raises(ConfigError, match="cannot train on 'world2:shifts'"):
         draw_from_source("world2:shifts", 3, 1)
+    with pytest.raises(ConfigError, match="cannot train on 'world2:bills:6-5'"):
+        draw_from_source("world2:bills:6-5", 3, 1)
     hard = draw_from_source("world2:bills:5-6", 10, 3)
     assert {task.difficulty for task in hard} == {5.0, 6.0}

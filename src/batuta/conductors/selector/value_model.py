@@ -7,7 +7,8 @@ by similarity. Both have closed forms. A worker that joins later is a mixture of
 workers: its few scores are regressed on their main components, so that nothing is fitted again.
 `batuta.lab.learners.selector_training` fits the estimates.
 
-Axes: n training questions, q questions, d features, m known workers, j joined workers.
+Axes: n training questions, q questions, d features, m known workers, j joined workers, k similar
+training questions, c main components.
 """
 
 from __future__ import annotations
@@ -64,12 +65,12 @@ class ValueModel:
     linear_dm: Floats
     """The ridge regression's coefficients."""
     mean_j: Floats
-    """The mean credit of each joined worker."""
+    """Each joined worker's fitted mean credit, minus `DOUBT` standard errors."""
     mixture_mj: Floats
     """A joined worker's coefficients on each known worker's difference from its mean."""
 
     def __call__(self, features_qd: Floats) -> tuple[Floats, Floats]:
-        """Return the expected credit (q, m + j), and the cosine to the closest question (q,)."""
+        """Return expected credits (q, m + j) and cosines to the closest training questions (q,)."""
         return self._blend_estimates(features_qd, features_qd @ self.memory_nd.T)
 
     def _blend_estimates(self, features_qd: Floats, close_qn: Floats) -> tuple[Floats, Floats]:

@@ -48,7 +48,7 @@ from batuta.gateway.serving.tools import (
 
 _ROLES = tuple(role.value for role in Role)
 _UNSUPPORTED_PARTS = {"video_url", "audio"}
-"""Content types of the API that are not passed to any worker."""
+"""Content types of the API that are refused."""
 
 _PREFILL_FLAGS = ("prefix", "partial")
 """Flags by which DeepSeek, Mistral and Moonshot continue an assistant message of the client."""
@@ -140,7 +140,7 @@ def _parse_search(body: Fields) -> tuple[RequestedTool, ...]:
 
 
 def parse_sampling(body: Fields) -> Sampling:
-    """Return the sampling of the visible answer.
+    """Return the sampling settings of the visible answer.
 
     Raises:
         APIError: a value is invalid.

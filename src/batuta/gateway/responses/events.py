@@ -52,7 +52,7 @@ from batuta.gateway.serving.tenant_memory import REASONING_SIGNATURE, thought_si
 Json = dict[str, Any]
 _FUNCTION, _CUSTOM, _SEARCH = "function_call", "custom_tool_call", "tool_search_call"
 _REFUSAL = "refusal"
-"""The type of a content part with a refusal, and its field with the words."""
+"""The type of a content part with a refusal, and the name of the part's field for its text."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -237,7 +237,7 @@ class ResponseEventWriter(AnswerEvents):
         """Return the events of a fragment of a tool call.
 
         Args:
-            index: the number of the tool call in the reply.
+            index: the number of the tool call in the reply, from 0.
             call: the call with only the new part of its arguments.
         """
         events: Events = []
@@ -278,7 +278,8 @@ class ResponseEventWriter(AnswerEvents):
         Args:
             reply: the whole reply.
             reasoning: whether to send its reasoning, none of which was streamed.
-            thoughts: else, whether to send the redacted reasoning that was not streamed.
+            thoughts: whether to send the redacted reasoning that was not streamed; ignored with
+                `reasoning`, which sends it too.
         """
         if self.compacts:
             return self.compaction(pack_summary(reply.text))

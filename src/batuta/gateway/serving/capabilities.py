@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from batuta.core import Outcome, Pool, Question, Reply, Request, Run, Workflow
+from batuta.core import (
+    GuardrailTriggered,
+    Outcome,
+    Pool,
+    Question,
+    Reply,
+    Request,
+    Run,
+    Workflow,
+)
 from batuta.core.worker import AUDIO, FILES, VISION
 from batuta.engine.finalize import reply_text
 from batuta.engine.step_prompt import TRUNCATED_FINISHES, give_sight, lacks_call
@@ -43,11 +52,11 @@ def capable_workers(pool: Pool, question: Question, *, conducted: bool) -> Pool:
     return whole if conducted else pool
 
 
-def check_sight(workflow: Workflow | None, question: Question, pool: Pool) -> None:
-    """Check that each model in a caller's workflow gets the attachments, or reads a step that does.
+def check_attachments(workflow: Workflow | None, question: Question, pool: Pool) -> None:
+    """Check that each model in a caller's workflow sees the attachments, or reads one that does.
 
     Raises:
-        APIError: a model cannot take the attachments, and its step reads none that does.
+        APIError: a model cannot see the attachments, and its step reads none whose model can.
     """
     if workflow is None:
         return
@@ -94,7 +103,8 @@ async def check_response_format(question: Question) -> None:
 async def enforce_response_format(run: Run) -> Run:
     """Return the run of a method, failed if its chosen reply has the wrong format.
 
-    A reply that lacks a required tool call fails too. The engine has checked only the last reply.
+    The run also fails if the reply lacks a required tool call, or if checking the reply takes too
+    long. The engine has checked only the last reply.
     """
     if run.reply is None or run.outcome is Outcome.WAITING:
         return run
@@ -110,17 +120,18 @@ async def enforce_response_format(run: Run) -> Run:
 async def check_chosen_answer(run: Run, guardrails: Guardrails) -> Run:
     """Return the run of a method, with its chosen reply as the output guardrails change it.
 
-    If they block the reply, the run has failed. The engine may have checked the reply only as one
-    between agents.
+    If they block the reply, the run has failed. The engine may have checked the reply only as a
+    text between workers. A finding that changes nothing is recorded unless the engine did so.
     """
     if run.reply is None:
         return run
     last = len(run.steps)
     reply, acts, blocked = await guardrails.check_reply(run.reply, GuardrailStage.OUTPUT, last)
     guards = (*run.guards, *acts)
+    if not blocked and reply == run.reply:
+        return replace(run, guards=(*run.guards, *_unrecorded_acts(run, acts)))
     if not blocked:
-        same = reply == run.reply
-        return run if same else replace(run, reply=reply, answer=reply_text(reply), guards=guards)
+        return replace(run, reply=reply, answer=reply_text(reply), guards=guards)
     return replace(
         run,
         outcome=Outcome.FAILED,
@@ -130,6 +141,15 @@ async def check_chosen_answer(run: Run, guardrails: Guardrails) -> Run:
         error_code="policy_blocked",
         guards=guards,
     )
+
+
+def _unrecorded_acts(
+    run: Run, acts: tuple[GuardrailTriggered, ...]
+) -> tuple[GuardrailTriggered, ...]:
+    """Return the actions that the run has not recorded for an answer."""
+    answer = f"{GuardrailStage.OUTPUT}:"
+    recorded = {(act.policy, act.action) for act in run.guards if act.where.startswith(answer)}
+    return tuple(act for act in acts if (act.policy, act.action) not in recorded)
 
 
 async def _reply_fault(question: Question, reply: Reply) -> tuple[str, str] | None:

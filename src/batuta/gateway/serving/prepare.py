@@ -52,7 +52,7 @@ from batuta.gateway.serving.admission import (
     caller_limits,
     permitted_workers,
 )
-from batuta.gateway.serving.capabilities import capable_workers, check_choices, check_sight
+from batuta.gateway.serving.capabilities import capable_workers, check_attachments, check_choices
 from batuta.gateway.serving.models import Catalogue, ServedModel
 from batuta.gateway.serving.parsed_call import (
     NO_OPTIONS,
@@ -194,7 +194,7 @@ class CallPreparer:
             conducted = served.solver is None and not served.direct and limits.steps > 1
             pool = capable_workers(pool, question, conducted=conducted)
             options.check_workflow(pool, limits)
-            check_sight(options.workflow, question, pool)
+            check_attachments(options.workflow, question, pool)
         if question.cache is not None:
             call = replace(call, question=tenant_key(question, caller.tenant))
         auxiliary = auxiliary_kind(call)

@@ -1,7 +1,7 @@
 """The running runs that can be watched or stopped on the page.
 
 A run started on the page continues until it ends or a user stops it, whether it is watched or not.
-A run started by an API client is watched by that client and can only be stopped here.
+A run started by an API client is watched by that client; the page can stop it but not show it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _ENDED_CHARACTERS = 8_000_000
 """Maximum total size of the ended runs whose events are kept in memory, in characters of their
 questions including images and files; other runs are loaded from the store."""
 _LEAST_CHARACTERS = 500_000
-"""Minimum size that a run counts as, to account for its events."""
+"""The size that is counted for a run with a shorter question, because its events need memory too.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +96,12 @@ class PageRun:
         """The id of the conversation; None if the run belongs to none."""
         self.model = prepared.served_model.name
         self.question = prepared.call.question.title
+        """The text of the question, as lists of runs show it."""
         parts = (part for message in prepared.call.question.messages for part in message.parts)
         self.size = sum(len(_content_of(part)) for part in parts)
         """Number of characters of the question, including images and files."""
         self.started = time()
+        """Seconds since the epoch."""
         self._is_kept = prepared.call.store
         self.is_stopped = False
         """True if a user has requested a stop."""
@@ -212,8 +215,9 @@ class ClientRun:
         """The id of the run's session; None if the run belongs to none."""
         self.model = prepared.served_model.name
         self.question = prepared.call.question.title if prepared.call.store else ""
-        """The question that the run answers; empty if its content must not be stored."""
+        """The text of the question, as lists of runs show it; empty if it must not be stored."""
         self.started = request.started
+        """Seconds since the epoch."""
 
     def elapsed(self) -> float:
         """Return the seconds since the run began."""

@@ -29,8 +29,8 @@ _SIGNS = str.maketrans(
     }
 )
 _FIXED_GAP = re.compile("(?<=\\d)[\u00a0\u2007\u2009\u202f](?=\\d{3}(?!\\d))")
-"""Matches a space that may not be broken between groups of digits; a plain one may be between two
-numbers."""
+"""Matches a no-break or thin space between a digit and a group of three digits. An ordinary space
+there may separate two numbers."""
 _NUMBER = re.compile(
     r"(?P<sign>[+-]?)\s?(?P<whole>"
     r"[1-9]\d{0,2}(?P<gap>[, '_])\d{3}(?:(?P=gap)\d{3})*|[1-9]\d?(?:,\d{2})+,\d{3}"
@@ -45,7 +45,7 @@ def plain_digits(text: str) -> str:
 
 
 def join_thousands(text: str) -> str:
-    """Return the text with a comma for each unbreakable space between groups of three digits."""
+    """Return the text with commas for the no-break and thin spaces between groups of digits."""
     return text if text.isascii() else _FIXED_GAP.sub(",", text)
 
 
@@ -57,7 +57,7 @@ def ascii_digits(text: str) -> str:
 
 
 def read_plain_number(text: str) -> Fraction | None:
-    """Return the whole text as a number, or None if it is not one."""
+    """Return the whole text as a number; None if it is not one, or it exceeds a limit."""
     found = _NUMBER.fullmatch(plain_digits(text.strip())) if len(text) <= MAX_LENGTH else None
     if found is None or abs(int(found["ten"] or 0)) > MAX_EXPONENT:
         return None

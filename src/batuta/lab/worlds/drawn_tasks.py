@@ -97,7 +97,9 @@ class DrawnTasks:
         """
         levels = [found for part in parts if (found := _LEVELS_PATTERN.fullmatch(part))]
         chosen = [part for part in parts if not _LEVELS_PATTERN.fullmatch(part)]
-        if len(levels) > 1 or len(chosen) > 1 or any(p not in self.trainable for p in chosen):
+        low, high = map(int, levels[0].groups() if levels else (1, 6))
+        several = len(levels) > 1 or len(chosen) > 1
+        if several or low > high or any(part not in self.trainable for part in chosen):
             raise ConfigError(
                 f"cannot train on {':'.join((self.name, *parts))!r}; write "
                 f"{self.name}[:FAMILY][:FROM-TO], with FAMILY one of "
@@ -106,7 +108,7 @@ class DrawnTasks:
         family = chosen[0] if chosen else None
         if not levels:
             return list(self.draw(family, count, seed))
-        span = range(int(levels[0][1]), int(levels[0][2]) + 1)
-        each = -(-count // max(1, len(span)))
+        span = range(low, high + 1)
+        each = -(-count // len(span))
         by_level = [self.draw(family, each, seed, difficulty=level) for level in span]
         return [task for some in zip(*by_level, strict=True) for task in some][:count]

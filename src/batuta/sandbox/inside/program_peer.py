@@ -36,7 +36,10 @@ class ProgramPeer(Peer):
         self.set_fields = self.shared.set_fields
 
     def load(self) -> None:
-        """Run the preamble and the program, once the tests report that they are ready."""
+        """Run the preamble and the program, once the tests report that they are ready.
+
+        Exceptions of the program reach the caller, and `PeerDisconnected` if the tests have ended.
+        """
         entry = self.receive()["entry"]
         self.execute(self.order["preamble"], "preamble.py", self.namespace)
         self.namespace.pop(entry, None)  # the preamble only sketches it; the program must define it
@@ -45,7 +48,7 @@ class ProgramPeer(Peer):
         self.send({"end": "ready"})
 
     def serve(self) -> None:
-        """Answer requests until the tests end."""
+        """Answer requests; raise `PeerDisconnected` once the tests have ended."""
         while True:
             self.answer(self.receive())
 
@@ -89,7 +92,7 @@ class ProgramPeer(Peer):
 
 
 class TestsProxy:
-    """A proxy for a value of the tests, which can be called and has attributes."""
+    """A proxy for a value of the tests, which can be called or listed and has attributes."""
 
     def __init__(self, peer: ProgramPeer, number: int) -> None:
         self.__dict__["batuta_peer"] = peer, number
@@ -118,7 +121,7 @@ ProgramPeer.remote = TestsProxy
 
 
 def call_if_loaded(_: ProgramPeer, module: str, name: str, arguments: Any, named: Any) -> None:
-    """Call a function that resets a module, such as its random seed; skip a module not loaded."""
+    """Call a function that resets a module, such as `random.seed`, if the module is loaded here."""
     if module in sys.modules:
         getattr(sys.modules[module], name)(*arguments, **named)
 

@@ -83,6 +83,7 @@ def test_complete_drops_what_one_model_was_not_asked(record):
 def test_a_pool_with_strengths_from_calibration_questions_only(record):
     assert all(worker.strength is None and worker.price is None for worker in record.pool())
     pool = record.pool(calibration=[1, 2])
+    assert record.pool(calibration=(1, 2)) == pool
     assert pool["big/model"].strength == 0.5
     assert pool["small"].strength == 0.0
     assert pool["odd"].tags == ("recorded",)
@@ -221,13 +222,15 @@ def test_a_missing_set_says_where_it_was_looked_for(tmp_path):
         load_recorded("routerdc/test", folder=tmp_path)
 
 
-def test_shapes_that_do_not_fit_are_refused():
+@pytest.mark.parametrize(("questions", "families"), [(3, 3), (4, 3)])
+def test_shapes_that_do_not_fit_are_refused(questions, families):
     record = made()
-    with pytest.raises(ValueError, match="do not fit \\(3, 3\\) answers"):
+    fault = f"{families} families do not fit {questions} questions and 3 models"
+    with pytest.raises(ValueError, match=fault):
         RecordedOutcomes(
             name="x",
-            tasks=record.tasks[:3],
-            families=record.families[:3],
+            tasks=record.tasks[:questions],
+            families=record.families[:families],
             models=record.models,
             scores_qms=record.scores_qms,
         )

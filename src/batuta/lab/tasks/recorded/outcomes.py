@@ -29,7 +29,7 @@ ReplyRow = tuple[str, str, int, str]
 """A task's id, a model, a sample, and the text of the reply."""
 
 GRADER = "recorded"
-"""The `grader` of recorded tasks: `RecordedOutcomes.grade` looks up the recorded score."""
+"""The `grader` of recorded tasks: `RecordedOutcomes.grade` looks up the recorded credit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -106,7 +106,10 @@ class RecordedOutcomes:
     def __post_init__(self) -> None:
         shape = (len(self.tasks), len(self.models))
         if self.scores_qms.shape[:2] != shape or len(self.families) != shape[0]:
-            raise ValueError(f"scores of shape {self.scores_qms.shape} do not fit {shape} answers")
+            raise ValueError(
+                f"scores of shape {self.scores_qms.shape} and {len(self.families)} families do not "
+                f"fit {shape[0]} questions and {shape[1]} models"
+            )
         positions: dict[str, tuple[int, ...]] = {}
         for q, task in enumerate(self.tasks):
             text = task.question.strip()
@@ -170,9 +173,9 @@ class RecordedOutcomes:
         )
 
     def answered_share(self) -> float:
-        """Return the share of the runs with credit that have a known answer, in [0, 1].
+        """Return the share of the samples with credit that have a known answer, in [0, 1].
 
-        The share is 0 if the record has no answers, else 1 if no run has credit. Runs without
+        The share is 0 if the record has no answers, else 1 if no sample has credit. Samples without
         credit do not count, since they may have given no answer.
         """
         if self.answers_qms is None:
@@ -208,7 +211,8 @@ class RecordedOutcomes:
         Their strengths are the mean credits on the questions at the indices in `calibration`; None
         leaves the strengths unknown.
         """
-        measured = None if calibration is None else self.credit_qm(None)[calibration].mean(axis=0)
+        rows = None if calibration is None else np.asarray(calibration, int)
+        measured = None if rows is None else self.credit_qm(None)[rows].mean(axis=0)
         return Pool(
             tuple(
                 Worker(
@@ -306,10 +310,11 @@ class ReferenceScores:
     models: int
     best_model: str
     best: float
+    """The mean credit of `best_model`."""
     vote: float | None
     """The plurality vote; None if the record has no answers to count."""
     oracle: float
-    """The mean over the questions of the best model's credit."""
+    """The mean of each question's highest credit of any model."""
 
 
 def reference_scores(record: RecordedOutcomes, sample: int | None = 0) -> ReferenceScores:
