@@ -113,11 +113,13 @@ def test_efforts_are_said_in_the_models_own_words():
 def test_what_chat_completions_gave_back_is_no_thought_of_the_messages_api(model):
     collected = GivenBack()
     collected.add_fields({"thinking_blocks": [{"type": "thinking", "thinking": "Hm."}]})
+    thought = collected.thought(model)
+    assert thought is not None
     call = ToolCall(id="a", name="look", arguments="{}")
     request = Request(
         messages=(
             user_message("Look."),
-            Message(role=Role.ASSISTANT, parts=(call,), thoughts=(collected.thought(model),)),
+            Message(role=Role.ASSISTANT, parts=(call,), thoughts=(thought,)),
             Message(role=Role.TOOL, parts=(ToolResult(call_id="a", content="a cat"),)),
         ),
         tools=(LOOK,),

@@ -25,7 +25,7 @@ from batuta.core import (
 from batuta.engine import RunHooks, conduct
 from batuta.gateway.serving.tenant_memory import (
     MAX_REMEMBERED_BYTES,
-    ReasoningMemory,
+    CallMemory,
     TenantMemory,
 )
 from batuta.gateway.serving.waiting_runs import PendingToolRuns
@@ -172,7 +172,7 @@ async def test_runs_that_wait_of_one_tenant_push_out_nobody_elses():
 
 
 async def test_reasoning_of_one_tenant_pushes_out_nobody_elses():
-    memory, pool = ReasoningMemory(), pool_of("ada")
+    memory, pool = CallMemory(), pool_of("ada")
     memory.note_run(await waiting_run(0, "I must look."), "small", pool)
     size = MAX_REMEMBERED_BYTES // 4
     for number in range(8):
