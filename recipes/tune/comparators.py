@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -223,7 +224,10 @@ async def _learn_history(context: ComparatorContext) -> History | None:
         return None
 
     def find(worker: WorkerId, task: Task) -> Any:
-        return context.runner.find_result(task, Candidate.single(worker))
+        found = context.runner.find_result(task, Candidate.single(worker))
+        if found is None:
+            return None
+        return SimpleNamespace(score=found.score, answer=found.answer, answer_usd=found.usd)
 
     return measured_history(done, context.workers, find, context.family)
 
