@@ -266,7 +266,7 @@ def split_signature(signature: str) -> tuple[str, bool, str]:
 
 @dataclass(frozen=True, slots=True)
 class _BeforeCall:
-    """What a model had thought and read when it called a client's tool."""
+    """The thoughts of a model and the results that it had, when it called a client's tool."""
 
     thoughts: tuple[Thought, ...]
     results: str
