@@ -237,9 +237,10 @@ async def test_a_stream_tells_that_a_refused_request_is_not_to_be_sent_again():
     assert events[-1]["response"]["error"]["code"] == "invalid_prompt"
 
 
-async def test_who_wants_a_socket_is_told_to_go_on_without(caplog):
+@pytest.mark.parametrize("announced", [{}, {"content-length": "0"}], ids=["direct", "by a proxy"])
+async def test_who_wants_a_socket_is_told_to_go_on_without(caplog, announced):
     async with Serving(ada=ScriptedClient(lambda _: "hi")) as server:
-        wanted = {"upgrade": "websocket", "connection": "upgrade"}
+        wanted = {"upgrade": "websocket", "connection": "upgrade", **announced}
         async with server.http.get("/v1/responses", headers=wanted) as response:
             assert response.status == 426
             assert "POST /v1/responses" in (await response.json())["error"]["message"]

@@ -468,11 +468,15 @@ class GuardedProtocol(HttpToolsProtocol):
         return any(value != authority for name, value in self.headers if name.lower() == b"host")
 
     def _head_without_upgrade(self) -> bytes:
-        """Return the headers without `Upgrade`; empty if they offer none or announce no body."""
-        parser, names = self.parser, {name for name, _ in self.headers}
+        """Return the headers without `Upgrade`; empty if they offer none or announce no body.
+
+        A proxy may announce a body of no bytes.
+        """
+        parser, announced = self.parser, dict(self.headers)
         if parser is None or not parser.should_upgrade():
             return b""
-        if not names & {b"content-length", b"transfer-encoding"}:
+        has_bytes = bool(announced.get(b"content-length", b"").strip(b" \t0"))
+        if not has_bytes and b"transfer-encoding" not in announced:
             return b""
         version = parser.get_http_version().encode()
         first = b"%b %b HTTP/%b" % (parser.get_method(), self.url, version)
