@@ -1,20 +1,12 @@
-"""Environment variables, the files and folders that they name, and this machine's memory.
-
-Also `use_wal`, for SQLite files that several processes open.
-"""
+"""Environment variables, the files and folders that they name, and this machine's memory."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from time import monotonic, sleep
-from typing import TYPE_CHECKING
 
 from batuta.errors import ConfigError
-
-if TYPE_CHECKING:
-    import sqlite3
 
 SUFFIX = "_FILE"
 """Suffix of the variable that names a file with the value, as in `BATUTA_SECRET_FILE`."""
@@ -78,30 +70,3 @@ def available_memory() -> int:
         return host_memory()
     free = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
     return host_memory() if free is None else int(free) * 1024
-
-
-_WAL_PAUSE = 0.01
-"""Seconds between attempts to switch a file to WAL."""
-
-
-def use_wal(connection: sqlite3.Connection, seconds: float) -> None:
-    """Switch an SQLite file to WAL, permanently.
-
-    SQLite ignores busy_timeout here: if two processes open a new file at the same time, one fails
-    with `locked`, and tries again until `seconds` have passed.
-
-    Raises:
-        sqlite3.Error: the file cannot be switched.
-    """
-    import sqlite3  # noqa: PLC0415 - not always needed
-
-    deadline = monotonic() + seconds
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or monotonic() > deadline:
-                raise
-            sleep(_WAL_PAUSE)
-        else:
-            return

@@ -27,8 +27,8 @@ from batuta.clients.replay import request_fingerprint
 from batuta.clients.scripted_client import split_reply
 from batuta.core import CallListener, Client, Reply, Request
 from batuta.core.conductor import NULL_LISTENER
-from batuta.environment import use_wal
 from batuta.errors import StoreError
+from batuta.files import use_wal
 
 BUSY_SECONDS = 30.0
 """Seconds to wait for another process's write lock."""

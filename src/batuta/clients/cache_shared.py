@@ -32,6 +32,7 @@ from batuta.clients.replay import request_fingerprint
 from batuta.core import Reply, Request
 from batuta.distribution import install_hint
 from batuta.errors import ConfigError, StoreError
+from batuta.offload.tasks import open_background_tasks
 
 LEASE_S = 15.0
 """Seconds for which a claim is valid unless renewed: how long a killed process blocks its calls."""
@@ -153,15 +154,11 @@ async def open_shared_journal(url: str, scope: str) -> AsyncGenerator[SharedJour
     except (OSError, ValueError, driver.PostgresError, driver.InterfaceError) as error:
         raise StoreError(f"the call journal's database cannot be used: {error}") from None
     journal = SharedJournal(pool, driver, scope)
-    # Entered without `async with`, so that no ExceptionGroup wraps an error of the block.
-    group = anyio.create_task_group()
-    await group.__aenter__()
-    group.start_soon(journal.renew_leases)
     try:
-        yield journal
+        async with open_background_tasks() as tasks:
+            tasks.start_soon(journal.renew_leases)
+            yield journal
     finally:
-        group.cancel_scope.cancel()
-        await group.__aexit__(None, None, None)
         with anyio.move_on_after(RENEWAL_S, shield=True):
             await pool.close()
         pool.terminate()

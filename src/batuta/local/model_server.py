@@ -19,6 +19,7 @@ from anyio.abc import TaskGroup
 
 from batuta.errors import ConfigError
 from batuta.local.llama_backends import LOOPBACK, ServingOptions, start_backend
+from batuta.offload.tasks import open_background_tasks
 
 MAX_BODY = 32 << 20
 """Maximum bytes of a request."""
@@ -49,7 +50,11 @@ async def serve_models(
             cannot load a file.
     """
     # llama.cpp is stopped last, since it waits for responses that are still being read.
-    async with AsyncExitStack() as backends, AsyncExitStack() as stack, _open_group() as loading:
+    async with (
+        AsyncExitStack() as backends,
+        AsyncExitStack() as stack,
+        open_background_tasks() as loading,
+    ):
         router = _ModelRouter(files, options, backends, loading)
         stack.push_async_callback(router.session.close)
         runner = web.AppRunner(
@@ -66,17 +71,6 @@ async def serve_models(
             await router.find_backend(name)
         host, taken = runner.addresses[0][:2]
         yield f"http://{host}:{taken}"
-
-
-@asynccontextmanager
-async def _open_group() -> AsyncGenerator[TaskGroup]:
-    """Open a task group that is cancelled at its end, and does not wrap errors of the block."""
-    group = await anyio.create_task_group().__aenter__()
-    try:
-        yield group
-    finally:
-        group.cancel_scope.cancel()
-        await group.__aexit__(None, None, None)
 
 
 def _port_error(port: int, error: OSError) -> ConfigError:

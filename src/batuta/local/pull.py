@@ -7,7 +7,6 @@ use here. Its pages are read as JSON (PEP 691) or HTML (PEP 503).
 from __future__ import annotations
 
 import configparser
-import hashlib
 import json
 import os
 import re
@@ -29,6 +28,7 @@ import anyio
 from batuta.core.formatting import format_bytes
 from batuta.environment import models_cache
 from batuta.errors import DownloadError, StoreError
+from batuta.files import file_sha256
 from batuta.local.catalogue import KnownModel, pulled_file
 from batuta.local.downloads import (
     Downloader,
@@ -328,12 +328,6 @@ def _open_member(archive: Path, name: str, member: str) -> Generator[IO[bytes]]:
                     yield file
                     return
     raise _WrongArchiveError("it contains no part of the model")
-
-
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 HUB = "https://huggingface.co"

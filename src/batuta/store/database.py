@@ -50,8 +50,8 @@ from sqlalchemy.exc import (
 from sqlalchemy.pool import NullPool
 
 from batuta.distribution import install_hint, package_hint
-from batuta.environment import use_wal
 from batuta.errors import StoreError
+from batuta.files import use_wal
 from batuta.store.postgres import (
     SILENT_SECONDS,
     SilentServerError,

@@ -17,6 +17,7 @@ import anyio
 from batuta.core import Run, RunId
 from batuta.errors import StoreError
 from batuta.lab.evals.result_log import TrialResult
+from batuta.offload.tasks import open_background_tasks
 from batuta.store import Store
 from batuta.store.judgement import Judgement
 
@@ -70,16 +71,10 @@ class RunArchive:
         path = folder / RUNS_FILE
         archive: Self | None = None
         try:
-            async with Store.open(path) as store:
+            async with Store.open(path) as store, open_background_tasks() as tasks:
                 archive = cls(store)
-                group = anyio.create_task_group()  # `async with` would wrap the block's error
-                await group.__aenter__()
-                group.start_soon(archive._write_on)
-                try:
-                    yield archive
-                finally:
-                    group.cancel_scope.cancel()
-                    await group.__aexit__(None, None, None)
+                tasks.start_soon(archive._write_on)
+                yield archive
         finally:
             if archive is not None:
                 await archive._write_rest(path)

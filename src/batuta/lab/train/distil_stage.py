@@ -7,7 +7,6 @@ replace rejection sampling.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ import torch
 
 from batuta.core import Pool, Skill, Step, Task, TaskId, Worker, WorkerId, Workflow
 from batuta.errors import ConfigError, SourceError, WorkflowError
+from batuta.files import file_sha256
 from batuta.lab.tasks.datasets.rows import read_rows
 from batuta.lab.tasks.question_keys import text_key
 from batuta.lab.train.allocator import retain_freed_memory
@@ -134,8 +134,7 @@ def digest_source(source: Path) -> str:
     """
     path = source / WORKFLOWS if source.is_dir() else source
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_sha256(path)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
 

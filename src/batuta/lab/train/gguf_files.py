@@ -9,7 +9,6 @@ request names its worker's adapter, with `extra_body = { lora = [{ id = 0, scale
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -28,6 +27,7 @@ from batuta.embedded.model_files import read_json
 from batuta.embedded.policy import SUFFIX, ConductorCard, is_policy
 from batuta.environment import available_memory, models_cache
 from batuta.errors import ConfigError, report_unwritable
+from batuta.files import file_sha256
 from batuta.lab.train.checkpoint_files import report_unsaved
 from batuta.lab.train.gguf_source import find_gguf
 from batuta.lab.train.machine import GIB
@@ -86,8 +86,7 @@ def import_gguf(source: str, folder: Path | None = None) -> Path:
 def _digest_file(path: Path) -> str:
     """Return the SHA-256 digest of the file."""
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_sha256(path)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
 

@@ -6,6 +6,7 @@ import pytest
 
 from batuta.environment import benchmark_folder
 from batuta.errors import SourceError
+from batuta.files import file_sha256
 from batuta.lab.tasks.datasets import (
     DATASETS,
     HubDataset,
@@ -14,7 +15,6 @@ from batuta.lab.tasks.datasets import (
     local_files,
 )
 from batuta.lab.tasks.datasets.loader import SUMS_FILE, hub_folder, parse_sums
-from batuta.lab.tasks.datasets.rows import file_sha256
 
 ROW = {"id": "sample_1", "code": "def f(x): return x", "input": "1", "output": "1"}
 

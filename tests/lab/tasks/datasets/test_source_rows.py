@@ -9,7 +9,8 @@ from itertools import islice
 import pytest
 
 from batuta.errors import SourceError
-from batuta.lab.tasks.datasets.rows import MAX_ROW_BYTES, file_sha256, read_rows
+from batuta.files import file_sha256
+from batuta.lab.tasks.datasets.rows import MAX_ROW_BYTES, read_rows
 
 ROWS = [{"id": "a", "text": "one\u2028line"}, {"id": "b", "text": "ü \n two"}]
 LINES = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS)

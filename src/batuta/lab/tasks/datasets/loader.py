@@ -18,6 +18,7 @@ from batuta.core.suggestions import suggest_names
 from batuta.distribution import install_hint
 from batuta.environment import benchmark_folder
 from batuta.errors import SourceError
+from batuta.files import file_sha256
 from batuta.lab.tasks.datasets import reasoning_gym
 from batuta.lab.tasks.datasets.catalog import DATASETS
 from batuta.lab.tasks.datasets.dataset import (
@@ -26,7 +27,7 @@ from batuta.lab.tasks.datasets.dataset import (
     MultipleChoiceQuestion,
     distinct_ids,
 )
-from batuta.lab.tasks.datasets.rows import ROW_FAULTS, Row, file_sha256, read_rows
+from batuta.lab.tasks.datasets.rows import ROW_FAULTS, Row, read_rows
 from batuta.lab.tasks.datasets.task_files import SUITE_ENDINGS, read_task_file, read_task_suite
 
 SUMS_FILE = "SHA256SUMS"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import hashlib
 import importlib
 import io
 import json
@@ -183,12 +182,6 @@ def parse_json(data: bytes) -> Any:
 def _read_integer(digits: str) -> int | str:
     """Return an integer, or the digits as text if Python refuses to read so many."""
     return int(digits) if len(digits) <= sys.int_info.default_max_str_digits else digits
-
-
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _open_file(path: Path) -> io.BufferedReader:
