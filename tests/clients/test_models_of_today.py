@@ -4,6 +4,7 @@ The fakes refuse with 400 what the makers' migration guides say is refused.
 """
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -109,22 +110,26 @@ def test_efforts_are_said_in_the_models_own_words():
     assert not {"thinking", "output_config", "temperature"} & silent.keys()
 
 
-@pytest.mark.parametrize("model", ["claude-opus-5-5", "claude-haiku-4-5"])
-def test_what_chat_completions_gave_back_is_no_thought_of_the_messages_api(model):
-    collected = GivenBack()
-    collected.add_fields({"thinking_blocks": [{"type": "thinking", "thinking": "Hm."}]})
-    thought = collected.thought(model)
-    assert thought is not None
+def after_a_look(thought):
+    """The result of a tool that a model called after that thought."""
     call = ToolCall(id="a", name="look", arguments="{}")
-    request = Request(
+    return Request(
         messages=(
             user_message("Look."),
             Message(role=Role.ASSISTANT, parts=(call,), thoughts=(thought,)),
             Message(role=Role.TOOL, parts=(ToolResult(call_id="a", content="a cat"),)),
         ),
         tools=(LOOK,),
-        sampling=Sampling(effort="high"),
     )
+
+
+@pytest.mark.parametrize("model", ["claude-opus-5-5", "claude-haiku-4-5"])
+def test_what_chat_completions_gave_back_is_no_thought_of_the_messages_api(model):
+    collected = GivenBack()
+    collected.add_fields({"thinking_blocks": [{"type": "thinking", "thinking": "Hm."}]})
+    thought = collected.thought(model)
+    assert thought is not None
+    request = replace(after_a_look(thought), sampling=Sampling(effort="high"))
     body = claude_body(model, request)
     assert [block["type"] for block in body["messages"][1]["content"]] == ["tool_use"]
     kind = body.get("thinking", {}).get("type")
@@ -133,15 +138,7 @@ def test_what_chat_completions_gave_back_is_no_thought_of_the_messages_api(model
 
 def test_thoughts_of_a_model_that_thinks_unasked_go_back_with_the_result():
     thought = Thought(model="claude-opus-5-5", text="Hm.", signature="s")
-    call = ToolCall(id="a", name="look", arguments="{}")
-    request = Request(
-        messages=(
-            user_message("Look."),
-            Message(role=Role.ASSISTANT, parts=(call,), thoughts=(thought,)),
-            Message(role=Role.TOOL, parts=(ToolResult(call_id="a", content="a cat"),)),
-        ),
-        tools=(LOOK,),
-    )
+    request = after_a_look(thought)
     turns = claude_body("claude-opus-5-5", request)["messages"]
     assert [block["type"] for block in turns[1]["content"]] == ["thinking", "tool_use"]
     others = claude_body("claude-sonnet-5-5", request)["messages"]

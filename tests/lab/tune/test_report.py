@@ -141,8 +141,8 @@ def test_a_selector_that_looks_at_answers_gets_the_rounds_that_it_needs(text, wa
     assert "max_rounds = 3" not in write_settings(text, advice | {"ultra": None}, (), (), rounds=3)
 
 
-def test_old_skills_are_replaced_in_a_table_of_their_own_too():
-    text = '[[workers]]\nid = "ada"\n[workers.skills]\nmaths = 0.2\n\n[server]\nport = 1\n'
+def with_measured_skills(text):
+    """The settings with what was measured of Ada on two questions of roads."""
     measured = share_of([1.0, 0.0], 0.5)
     card = WorkerCard(
         worker=WorkerId("ada"),
@@ -153,7 +153,12 @@ def test_old_skills_are_replaced_in_a_table_of_their_own_too():
         failed=0,
     )
     advice = {"why": [], "best": "ada", "ultra": None, "mini": None}
-    written = tomllib.loads(write_settings(text, advice, (card,), groups=("roads",)))
+    return write_settings(text, advice, (card,), groups=("roads",))
+
+
+def test_old_skills_are_replaced_in_a_table_of_their_own_too():
+    text = '[[workers]]\nid = "ada"\n[workers.skills]\nmaths = 0.2\n\n[server]\nport = 1\n'
+    written = tomllib.loads(with_measured_skills(text))
     assert written["workers"] == [
         {"id": "ada", "strength": 0.5, "skills": {"roads": {"share": 0.5, "questions": 2}}}
     ]
@@ -162,18 +167,8 @@ def test_old_skills_are_replaced_in_a_table_of_their_own_too():
 
 @pytest.mark.parametrize("skills", ["skills.maths = 0.2", "skills = { maths = 0.2 }"])
 def test_old_skills_are_replaced_however_they_are_written(skills):
-    measured = share_of([1.0, 0.0], 0.5)
-    card = WorkerCard(
-        worker=WorkerId("ada"),
-        overall=measured,
-        by_group=(measured,),
-        usd=None,
-        seconds=None,
-        failed=0,
-    )
-    advice = {"why": [], "best": "ada", "ultra": None, "mini": None}
     text = f'[[workers]]\nid = "ada"\n{skills}\n'
-    written = tomllib.loads(write_settings(text, advice, (card,), groups=("roads",)))
+    written = tomllib.loads(with_measured_skills(text))
     assert written["workers"][0]["skills"] == {"roads": {"share": 0.5, "questions": 2}}
 
 
