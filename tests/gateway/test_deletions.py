@@ -149,10 +149,14 @@ async def test_what_is_deleted_while_it_is_run_is_not_written_later(tmp_path):
 async def test_runs_that_went_on_from_a_run_are_forgotten_with_it(tmp_path):
     tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
 
+    thoughts_sent = []
+
     def answer(request):
         if any(message.role is Role.TOOL for message in request.messages):
+            thoughts_sent.append([thought.text for m in request.messages for thought in m.thoughts])
             return SAYS
-        return Reply(text="", tool_calls=(ToolCall(id="c1", name="look", arguments="{}"),))
+        call = ToolCall(id="c1", name="look", arguments="{}")
+        return Reply(text="", tool_calls=(call,), reasoning=CANARY)
 
     async with app_state(tmp_path, ScriptedClient(answer)) as (server, _store):
         first = {"model": "batuta-ultra", **ASK, "tools": tools}
@@ -163,12 +167,16 @@ async def test_runs_that_went_on_from_a_run_are_forgotten_with_it(tmp_path):
             {"role": "tool", "tool_call_id": call["id"], "content": "seen"}
             for call in message["tool_calls"]
         ]
-        _, headers, _ = await server.post(
-            json={**first, "messages": [*ASK["messages"], message, *results]}
-        )
+        message.pop("reasoning_content", None)
+        again = {**first, "messages": [*ASK["messages"], message, *results]}
+        _, headers, _ = await server.post(json=again)
         second = headers["x-batuta-run-id"]
+        assert thoughts_sent == [[CANARY]]
         _, said = await delete(server, f"/v1/runs/{run}")
         assert sorted(said["runs"]) == sorted([run, second])
+        _, headers, _ = await server.post(json=again)
+        assert thoughts_sent[1:] == [[]]
+        await delete(server, f"/v1/runs/{headers['x-batuta-run-id']}")
     assert seen(tmp_path) == set()
 
 

@@ -163,7 +163,7 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses, Sh
         key_watch=authenticator.key_watch,
     )
     delivery = AnswerDelivery(service, state.request_scopes, state.stream_timeouts)
-    deletions = Deletions(state.jobs, authenticator, pending)
+    deletions = Deletions(state.jobs, authenticator, pending, service.before_calls)
     responses = ResponseStore(store)
     gate = KeyLimitGate(authenticator, state.rate_limiter.concurrency)
     background = BackgroundResponses(service, responses, state.jobs, authenticator, gate=gate)

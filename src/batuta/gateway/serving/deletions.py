@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from batuta.gateway.access.caller import Authenticator
+from batuta.gateway.serving.tenant_memory import CallMemory
 from batuta.gateway.serving.waiting_runs import PendingToolRuns
 from batuta.jobs import Jobs
 from batuta.store import Store
@@ -25,11 +26,16 @@ class Deletions:
     """
 
     def __init__(
-        self, jobs: Jobs | None, authenticator: Authenticator, pending_tool_runs: PendingToolRuns
+        self,
+        jobs: Jobs | None,
+        authenticator: Authenticator,
+        pending_tool_runs: PendingToolRuns,
+        before_calls: CallMemory,
     ) -> None:
         self._jobs = jobs
         self._authenticator = authenticator
         self._pending_tool_runs = pending_tool_runs
+        self._before_calls = before_calls
 
     async def delete_run(self, store: Store, run_id: str, tenant: str, *, by: str) -> list[str]:
         """Delete the run and the runs that continue it; return the ids of all deleted runs."""
@@ -38,6 +44,7 @@ class Deletions:
         )
         await store.flush()
         deleted = await store.forgetting.forget_runs([run_id], tenant)
+        self._before_calls.forget(tenant, set(deleted))
         await self._pending_tool_runs.dismiss(tenant, set(deleted))
         await store.forgetting.scrub_files()
         return deleted
@@ -69,6 +76,7 @@ class Deletions:
         if self._jobs is not None:
             for name in thread:
                 await self._jobs.forget(name, tenant)
+        self._before_calls.forget(tenant, set(runs))
         await self._pending_tool_runs.dismiss(tenant, set(runs))
         await forgetting.scrub_files()
         return deleted
@@ -82,6 +90,7 @@ class Deletions:
         found = await store.forgetting.forget_tenant(tenant)
         self._authenticator.forget()
         jobs = 0 if self._jobs is None else await self._jobs.forget_tenant(tenant)
+        self._before_calls.forget(tenant)
         await self._pending_tool_runs.dismiss(tenant)
         await store.forgetting.scrub_files()
         return found or jobs > 0

@@ -132,7 +132,8 @@ class RunService:
         """
         self._catalogue = catalogue
         self._conversations = ConversationWorkers()
-        self._before_calls = CallMemory()
+        self.before_calls = CallMemory()
+        """The reasoning and the results before clients' tool calls, to forget with their runs."""
         self._files = files
         self.key_watch = key_watch or KeyWatch(None)
         """Cancels the work of keys that are no longer valid."""
@@ -240,7 +241,7 @@ class RunService:
         """Return the call with its caller's files, and with what its client left out of turns."""
         if call.server_tools or call.question.needed_tags:
             call = await self._files.bind(call, caller)
-        question = self._before_calls.fill_in(call.question, caller.tenant)
+        question = self.before_calls.fill_in(call.question, caller.tenant)
         return call if question is call.question else replace(call, question=question)
 
     async def _begin_in_session(
@@ -604,7 +605,7 @@ class RunService:
         tenant = prepared.caller.tenant
         if prepared.chosen is not None:
             note_spent(prepared.chosen, run)
-        self._before_calls.note_run(run, tenant, prepared.pool)
+        self.before_calls.note_run(run, tenant, prepared.pool)
         self._metrics.count_run(run, tenant)
         if self._span_exporter is not None:
             self._span_exporter.export_run(run, tenant)

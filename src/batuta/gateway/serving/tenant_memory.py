@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from heapq import heapify, heappop, heappush
@@ -26,6 +26,7 @@ from batuta.core import (
     Reply,
     Role,
     Run,
+    RunId,
     ServerCall,
     Text,
     Thought,
@@ -268,6 +269,7 @@ def split_signature(signature: str) -> tuple[str, bool, str]:
 class _BeforeCall:
     """The thoughts of a model and the results that it had, when it called a client's tool."""
 
+    run: RunId
     thoughts: tuple[Thought, ...]
     results: str
     """The results of the tools that the server ran, as text; empty if it ran none."""
@@ -298,6 +300,7 @@ class CallMemory:
             if not isinstance(reply, Reply) or not reply.tool_calls or step.worker not in pool:
                 continue
             before = _BeforeCall(
+                run=run.id,
                 thoughts=_thoughts_of(reply, pool[step.worker].model),
                 results=_results_text(reply.server_calls),
             )
@@ -306,6 +309,13 @@ class CallMemory:
             begun = _digest_beginning(run.header.question)
             for call in reply.tool_calls:
                 self._kept.put(tenant, _key_of(call, begun), before, before.size)
+
+    def forget(self, tenant: str, runs: Container[str] | None = None) -> None:
+        """Forget what came before the calls of these runs of the tenant; None for all its runs."""
+        for key in self._kept.keys(tenant):  # noqa: SIM118 - a method with an argument, no mapping
+            before = self._kept.get(tenant, key)
+            if runs is None or before is None or before.run in runs:
+                self._kept.pop(tenant, key)
 
     def fill_in(self, question: Question, tenant: str) -> Question:
         """Return the question with what is remembered of the calls in its assistant messages.
