@@ -15,6 +15,7 @@ from batuta.core import (
     Image,
     Outcome,
     Reply,
+    ResponseFormat,
     Text,
     Tool,
     ToolCall,
@@ -382,3 +383,20 @@ async def test_an_option_that_is_none_is_as_if_omitted():
     none = dict.fromkeys(_TYPES)
     async with batuta.open("rehearsal") as session:
         assert (await session.ask(EASY, **none)).answer == (await session.ask(EASY)).answer  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "strin"},
+        {"enum": list(range(200_000))},
+        json.loads('{"not":' * 400 + "{}" + "}" * 400),
+    ],
+)
+async def test_a_schema_that_cannot_be_checked_is_refused_before_a_call(schema):
+    pool, clients = one_worker("{}")
+    form = ResponseFormat(kind="json_schema", schema=schema)
+    async with batuta.open(pool, clients=clients) as session:
+        with pytest.raises(ValueError, match="response_format: "):
+            await session.ask("A question", response_format=form)
+        assert session.spent.usd == 0 and not clients[ONE].requests

@@ -20,7 +20,9 @@ from batuta.core import (
     Workflow,
 )
 from batuta.core.suggestions import suggest_names
+from batuta.guardrails.response_format import ResponseFormatChecker
 from batuta.language.plan_rules import read_tag
+from batuta.schemas import SchemaTimeoutError
 from batuta.session.questions import ImageLike
 
 ToolRunner = Callable[[ToolCall], str | Awaitable[str]]
@@ -116,6 +118,20 @@ def complete_question(question: Question, options: AskOptions) -> Question:
         sampling=options.get("sampling", question.sampling),
         tags=tuple(map(read_tag, options.get("tags", question.tags))),
     )
+
+
+async def check_format(form: ResponseFormat | None) -> None:
+    """Check that the schema of a response format is valid, before any call is paid for.
+
+    Raises:
+        ValueError: the schema is invalid or too large, or takes too long to check.
+    """
+    if form is None:
+        return
+    try:
+        await ResponseFormatChecker(form).check_schema()
+    except (ValueError, SchemaTimeoutError) as error:
+        raise ValueError(f"response_format: {error}") from None
 
 
 def merge_limits(defaults: Limits, options: AskOptions) -> Limits:

@@ -39,6 +39,7 @@ from batuta.engine import Recorder, RunHooks, find_resume_state
 from batuta.session.options import (
     AskOptions,
     ToolRunner,
+    check_format,
     check_options,
     complete_question,
     merge_limits,
@@ -168,6 +169,7 @@ class Session:
         """
         options = check_options(options)
         parsed = complete_question(parse_question(question, options.get("images", ())), options)
+        await check_format(parsed.response_format)
         run = await self._conduct(parsed, options, None)
         run_tool = options.get("run_tool")
         for _ in range(MAX_TOOL_TURNS):
