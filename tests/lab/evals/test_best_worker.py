@@ -30,6 +30,11 @@ def worker(name, output=None, **more):
     [
         ([worker("a", 3, strength=0.5), worker("b", 1, strength=0.5)], "b", "it is the cheapest of"),
         ([worker("a", strength=0.5), worker("b", 9, strength=0.5)], "b", "it is the cheapest of"),
+        (
+            [worker("a", strength=0.5), worker("b", parameters=7.0, strength=0.5)],
+            "b", "it is the largest of",
+        ),
+        ([worker("a", 1, strength=0.5), worker("b", 1, strength=0.5)], "a", "it is the first of"),
         ([worker("a", 1, strength=0.5), worker("b", 9, strength=0.6)], "b", "its strength in the pool is the greatest"),
         ([worker("a", 1), worker("b", 9)], "b", "it is the most expensive"),
         ([worker("a"), worker("b", parameters=7.0)], "b", "it is the largest"),
@@ -38,6 +43,10 @@ def worker(name, output=None, **more):
             [worker("a", 9, skills=(Skill(family="f", share=0.1),)),
              worker("b", 1, skills=(Skill(family="f", share=0.9),))],
             "b", "its measured skills are the best",
+        ),
+        (  # the second was not measured, so that skills decide nothing
+            [worker("a", 9, skills=(Skill(family="f", share=0.1),)), worker("b", 1)],
+            "a", "it is the most expensive",
         ),
         ([worker("a")], "a", "there is no other"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from batuta.core import Pool, WorkerId
+from batuta.core import Pool, Worker, WorkerId
 from batuta.lab.evals.fitted_methods import FittedMethod
 from batuta.lab.evals.matched_budget import MatchedBudget
 from batuta.lab.evals.result_log import TrialResult
@@ -81,18 +81,28 @@ def explain_best(pool: Pool) -> str:
         return "there is no other"
     second = others[0]
     if best.strength is not None:
-        return (
-            "its strength in the pool is the greatest"
-            if best.strength != second.strength
-            else "it is the cheapest of the workers with the greatest strength in the pool"
-        )
-    if best.measured and best.measured != second.measured:
+        return _explain_equal_strength(best, second)
+    unrated = [worker for worker in (best, *others) if worker.strength is None]
+    families = set(best.measured).intersection(*(worker.measured for worker in unrated))
+    if sum(best.measured[one] for one in families) > sum(second.measured[one] for one in families):
         return "its measured skills are the best"
     if best.price and (not second.price or best.price.output > second.price.output):
         return "it is the most expensive"
     if (best.parameters or 0) > (second.parameters or 0):
         return "it is the largest"
     return "it is the first of the pool"
+
+
+def _explain_equal_strength(best: Worker, second: Worker) -> str:
+    """Return why a worker with a strength comes before the second one of the pool."""
+    if best.strength != second.strength:
+        return "its strength in the pool is the greatest"
+    those = "of the workers with the greatest strength in the pool"
+    if best.price and (not second.price or best.price.output < second.price.output):
+        return f"it is the cheapest {those}"
+    if (best.parameters or 0) > (second.parameters or 0):
+        return f"it is the largest {those}"
+    return f"it is the first {those}"
 
 
 def warn_unmeasured(pool: Pool) -> str:
