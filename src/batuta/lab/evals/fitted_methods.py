@@ -169,7 +169,8 @@ class FittedFile:
         with report_unwritable(self.path):
             descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:
-                os.write(descriptor, line)
+                while line:  # `write` may write only a part if the disk is nearly full
+                    line = line[os.write(descriptor, line) :]
             finally:
                 os.close(descriptor)
         self._found[key] = found

@@ -99,7 +99,7 @@ def _expect_run(trial: EvalTrial) -> ExpectedCalls:
         return _price_workflow(trial, Workflow((Step(subtask="", worker=solver.worker),)))
     if isinstance(solver, AllWorkers | Vote):
         samples = solver.samples if isinstance(solver, AllWorkers) else 1
-        workers = [worker.id for worker in trial.pool for _ in range(samples)]
+        workers = [worker.id for worker in trial.pool.ranked() for _ in range(samples)]
         return _price_workflow(trial, build_parallel_workflow(workers))
     if isinstance(solver, UnfittedSolver):
         return _price_average(trial, _learned_calls(trial))
@@ -112,7 +112,7 @@ def _expect_run(trial: EvalTrial) -> ExpectedCalls:
 
 def _learned_calls(trial: EvalTrial) -> int:
     if trial.system.uses_all_answers:
-        return len(trial.pool)
+        return len(trial.pool.ranked())
     if trial.system.name == SKILLS:
         return 2  # one call finds the skills, and one asks a worker
     if trial.system.name.startswith("cascade"):
