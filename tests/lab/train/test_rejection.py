@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.core import Pool
+from batuta.core import Pool, Step, Workflow
 from batuta.errors import ConfigError, WorkerLostError
 from batuta.lab.learners.random_workflows import random_workflow
 from batuta.lab.train.episodes import Episode
@@ -114,6 +114,14 @@ def test_a_stand_in_changes_who_and_nothing_else(seed, size):
     who = {(old.worker, new.worker) for old, new in zip(flow.steps, changed.steps, strict=True)}  # pyright: ignore[reportAttributeAccessIssue]
     assert len(who) == len({old for old, _ in who}), "one stand-in for each"
     assert all(old == new for old, new in who if old in few)
+
+
+def test_a_number_counts_the_workers_that_the_prompt_lists():
+    few = REHEARSAL.subset([REHEARSAL.workers[4].id, REHEARSAL.workers[1].id])
+    group = DraftGroup(episode=replace(EPISODE, pool=few), seed=0)
+    flow = Workflow(tuple(Step(subtask="Solve it.", worker=worker.id) for worker in few))
+    text = render_workflow(flow, few, names=False)
+    assert replace_missing_workers(text, group, REHEARSAL, Random(0), compact=False) == text
 
 
 def test_what_needs_no_stand_in_stays_as_it_was_written():

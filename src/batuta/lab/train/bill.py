@@ -157,7 +157,7 @@ def _measured_cost(workflows: int, lines: Sequence[dict[str, Any]]) -> CostEstim
         calls=round(executed * steps),
         tokens=round(executed * tokens),
         usd=usd,
-        unpriced_calls=None if len(priced) == len(lines) else round(executed * steps),
+        unpriced_calls=0 if len(priced) == len(lines) else None,
         depth=None,
         source=source,
     )

@@ -112,7 +112,7 @@ def make_tuned_examples(
         [
             TrainingExample(
                 render_chat_prompt(tokenizer, episode.request(rendering)),
-                render_workflow(flow, episode.pool, names=True),
+                render_workflow(flow, episode.pool, names=settings.prompt.compact),
             )
         ]
         for episode, (_, flow) in zip(episodes, found, strict=True)

@@ -282,8 +282,10 @@ def replace_missing_workers(
     `everyone` is returned unchanged.
     """
     listed = one.episode.pool
+    # A draft's numbers count the workers that its prompt lists, so these come first.
+    known = Pool((*listed, *(worker for worker in everyone if worker.id not in listed)))
     try:
-        flow = parse_workflow(text, everyone, revise=one.root is not None)
+        flow = parse_workflow(text, known, revise=one.root is not None)
     except WorkflowError:
         return text
     if not isinstance(flow, Workflow) or all(step.worker in listed for step in flow.steps):
