@@ -52,7 +52,7 @@ class WorkerCard:
     usd: float | None
     """Mean dollars per question; None if the price is unknown or nothing was scored."""
     seconds: float | None
-    """Median seconds per question; None if nothing was scored."""
+    """Median seconds per question; None if no call of a scored answer was timed."""
     failed: int
     """The number of questions without a score, because a call failed or a grade is undecided."""
 
@@ -83,6 +83,7 @@ def _card_of(
     scored = [(one.score, group) for one, group in result if one.score is not None]
     mean = float(np.mean([score for score, _ in scored])) if scored else None
     answered = [one for one, _ in result if one.score is not None]
+    timed = [one.seconds for one in answered if one.seconds is not None]
     has_usd = bool(answered) and runner.pool[worker].price is not None
     return WorkerCard(
         worker=worker,
@@ -92,7 +93,7 @@ def _card_of(
             for group in range(groups)
         ),
         usd=mean_usd(runner, tasks, worker) if has_usd else None,
-        seconds=float(np.median([one.seconds for one in answered])) if answered else None,
+        seconds=float(np.median(timed)) if timed else None,
         failed=len(result) - len(scored),
     )
 
@@ -120,7 +121,8 @@ def measured_pool(pool: Pool, cards: Sequence[WorkerCard], names: Sequence[str])
             if one.questions and one.shrunk is not None
         )
         strength = card.overall.share
-        workers.append(replace(worker, strength=strength, skills=skills, seconds=card.seconds))
+        seconds = worker.seconds if card.seconds is None else card.seconds
+        workers.append(replace(worker, strength=strength, skills=skills, seconds=seconds))
     return Pool(tuple(workers))
 
 

@@ -13,6 +13,7 @@ from typing import Protocol, final
 
 import anyio
 
+from batuta.clients.cache import count_replays
 from batuta.clients.replay import request_fingerprint
 from batuta.conductors.fixed_workflows import ROUNDS, ContinuedWorkflow
 from batuta.core import (
@@ -111,8 +112,8 @@ class CandidateResult:
     """Dollars of all calls of the run, including calls that an earlier run paid for. Calls of
     unknown price count at the assumed price."""
     calls: int
-    seconds: float
-    """Seconds of the longest chain of steps."""
+    seconds: float | None
+    """Seconds of the run; None if a reply came from the journal."""
     limited: bool = False
     """Whether the budget refused a call."""
     answer: str | None = None
@@ -395,11 +396,20 @@ class CandidateRunner:
 
     async def run_entry(self, task: Task, entry: Entry) -> CandidateResult:
         """Execute the workflow or method on the task in this process, and return its result."""
-        if isinstance(entry, Candidate):
-            run = await self.conduct_candidate(task, entry)
-            return await self._add_trail(task, entry, run, await self._judge(task, run))
-        context = SolverContext(pool=self.ranked, clients=self.open_clients(task))
-        return await self._judge(task, await entry.answer(Question.of(task.question), context, 0))
+        with count_replays() as replays:
+            if isinstance(entry, Candidate):
+                run = await self.conduct_candidate(task, entry)
+            else:
+                context = SolverContext(pool=self.ranked, clients=self.open_clients(task))
+                run = await entry.answer(Question.of(task.question), context, 0)
+        result = await self._judge(task, run)
+        if replays.replies:
+            result = replace(result, seconds=None)
+        return (
+            await self._add_trail(task, entry, run, result)
+            if isinstance(entry, Candidate)
+            else result
+        )
 
     async def conduct_candidate(
         self, task: Task, entry: Candidate, again: SampleSetting | None = None

@@ -56,8 +56,6 @@ class SystemFigures:
     """Mean dollars per question; NaN if they are unknown, as in some records."""
     calls: float
     """Mean calls per question."""
-    seconds: float
-    """Mean seconds per question."""
     failed: int
     """The number of runs without a score."""
 
@@ -109,7 +107,6 @@ def describe_system(
         high=high,
         usd=float(sum(one.usd for one in found)) / many,
         calls=sum(one.calls for one in found) / many,
-        seconds=sum(one.seconds for one in found) / many,
         failed=len(found) - len(scores),
     )
 

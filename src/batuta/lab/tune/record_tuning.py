@@ -214,7 +214,6 @@ def _figures_of(name: str, replay: OptionReplay) -> SystemFigures:
         high=high,
         usd=float(np.mean(replay.usd_n)),
         calls=float(replay.calls_n.mean()),
-        seconds=0.0,
         failed=0,
     )
 
@@ -251,7 +250,7 @@ def describe_record_tuning(
         "options": [asdict(one) | {"shown": one.is_shown} for one in nominees.trials],
         "selection": [],
         "finalists": [],
-        "judged": [_without_unknown(asdict(one)) | {"seconds": None} for one in figures],
+        "judged": [_without_unknown(asdict(one)) for one in figures],
         "comparisons": [_without_unknown(asdict(one)) for one in comparisons],
         "break_even": {one.nominee: None for one in comparisons},
         "recommendation": _recommend_options(
