@@ -52,7 +52,7 @@ Your reply does not have the form that was asked for: {fault}
 Give the complete answer again in that form, and nothing else."""
 TRUNCATED_FINISHES = frozenset({Finish.LENGTH, Finish.CONTENT_FILTER})
 """Finish reasons of truncated replies, which are not held to the requested format."""
-_PROMPT_FAILURES = frozenset(
+PROMPT_FAILURES = frozenset(
     {
         "bad_request",
         "context_too_long",
@@ -192,7 +192,7 @@ def fallback_workers(context: RunContext, failed: Mapping[WorkerId, Failure]) ->
 
 def _is_outage(failure: Failure | None) -> bool:
     """Return True if the failure does not depend on the prompt."""
-    return failure is not None and failure.code not in _PROMPT_FAILURES
+    return failure is not None and failure.code not in PROMPT_FAILURES
 
 
 def repair_request(request: Request, reply: Reply, fault: Failure) -> Request:

@@ -239,6 +239,8 @@ async def test_a_call_that_was_ended_is_no_failure_of_its_worker():
     assert ended.cost.usd == 2, "such a call may have cost something"
     failed = count("timed_out", "rate_limited", "unreachable")
     assert (failed.failures, failed.health, failed.last_failure) == (3, "down", "unreachable")
+    declined = count("bad_request", "context_too_long", "policy_blocked")
+    assert (declined.failures, declined.health) == (3, "troubled"), "others may be answered"
 
 
 async def test_a_server_that_stops_does_not_wait_for_all_templates():

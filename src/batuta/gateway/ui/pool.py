@@ -31,6 +31,7 @@ from batuta.core import (
 from batuta.core.conductor import PromptDescription, describe_prompt
 from batuta.core.formatting import format_percent
 from batuta.core.run import HEDGE_LOST
+from batuta.engine.step_prompt import PROMPT_FAILURES
 from batuta.gateway.access.caller import CallerRole
 from batuta.gateway.serving.drift import DriftMonitor
 from batuta.gateway.serving.explore import summarise_arms
@@ -67,6 +68,8 @@ class WorkerStats:
     calls: int = 0
     """Number of answered steps and of failed calls."""
     failures: int = 0
+    declined: int = 0
+    """Number of the failures that depend on the prompt."""
     last_failure: str = ""
     """The code of the latest failure; empty if no call failed."""
     usage: Usage = ZERO_USAGE
@@ -81,10 +84,10 @@ class WorkerStats:
         """`good`, `troubled`, `down`, or `unknown` if the worker was not called."""
         if self.calls < 1:
             return "unknown"
-        share = self.failures / self.calls
-        if self.calls >= _MIN_CALLS and share >= _DOWN_SHARE:
+        outages = self.failures - self.declined
+        if self.calls >= _MIN_CALLS and outages / self.calls >= _DOWN_SHARE:
             return "down"
-        return "troubled" if share >= _TROUBLED_SHARE else "good"
+        return "troubled" if self.failures / self.calls >= _TROUBLED_SHARE else "good"
 
     @property
     def median_seconds(self) -> float | None:
@@ -147,6 +150,7 @@ def _count_failure(stats: WorkerStats, failure: Failure) -> None:
     if failure.code not in _NOT_FAILED:
         stats.calls += 1
         stats.failures += 1
+        stats.declined += failure.code in PROMPT_FAILURES
         stats.last_failure = stats.last_failure or failure.code
 
 
