@@ -13,13 +13,14 @@ import anyio
 import typer
 from rich.text import Text
 
-from batuta.clients import HttpTransport, WorkerCheck, WorkerSpec, check_worker, find_provider
+from batuta.clients import HttpTransport, WorkerCheck, WorkerSpec, check_worker
 from batuta.clients.discovery import Discovery
 from batuta.config.load import DEFAULT_FILE, NO_MODELS, find_workers
 from batuta.config.pool_file import quote_text
 from batuta.config.workers import open_worker_client
+from batuta.config.written_workers import describe_workers
 from batuta.core import Pool, WorkerId
-from batuta.core.formatting import format_percent, format_seconds, join_words
+from batuta.core.formatting import format_seconds, join_words
 from batuta.errors import ConfigError
 from batuta.rendering.console import new_table, open_console, print_table
 from batuta.rendering.terminal import write_error
@@ -94,40 +95,10 @@ def settings_text(specs: Iterable[WorkerSpec], environ: Mapping[str, str]) -> st
     """
     known = list(specs)
     best = Pool(tuple(spec.worker for spec in known)).ranked()[0]
-    workers = "".join(_worker_text(spec, environ) for spec in known)
+    workers = describe_workers(known, environ)
     priced = all(spec.worker.price for spec in known)
     limit = DOLLAR_LIMIT if priced else NO_DOLLAR_LIMIT
     return HEAD + workers + TAIL.format(conductor=quote_text(best.id), limit=limit)
-
-
-def _worker_text(spec: WorkerSpec, environ: Mapping[str, str]) -> str:
-    worker = spec.worker
-    rows = {"id": worker.id, "provider": spec.provider, "model": worker.model}
-    if spec.base_url:
-        rows["base_url"] = spec.base_url
-    if spec.key and (variable := _key_variable(spec, environ)):
-        rows["key_env"] = variable
-    if worker.description:
-        rows["description"] = worker.description
-    lines = [f"{name} = {quote_text(value)}" for name, value in rows.items()]
-    own = [tag for tag in worker.tags if tag != "local"]
-    if own:
-        lines.append(f"tags = [{', '.join(map(quote_text, own))}]")
-    if worker.context_window:
-        lines.append(f"context_window = {worker.context_window}")
-    lines += [
-        f"# {skill.family}: {format_percent(skill.share)} ({skill.board})"
-        for skill in worker.skills
-    ]
-    return "\n[[workers]]\n" + "\n".join(lines) + "\n"
-
-
-def _key_variable(spec: WorkerSpec, environ: Mapping[str, str]) -> str | None:
-    """Return the variable with the server's key; None if the provider has one of its own."""
-    if find_provider(spec.provider).key_vars:
-        return None
-    names = (name for name in environ if name.endswith("_API_KEY"))
-    return next((name for name in names if environ[name].strip() == spec.key.reveal()), None)
 
 
 async def _find_and_check(

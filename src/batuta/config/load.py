@@ -335,6 +335,7 @@ class _Loading:
             source=source,
             pool=pool,
             clients=clients,
+            specs=specs,
             conductor=ultra,
             limits=_run_limits(settings.limits),
             mini=mini,

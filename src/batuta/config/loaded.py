@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from batuta.clients import WorkerHealth
+from batuta.clients import WorkerHealth, WorkerSpec
 from batuta.clients.openai.moderation import ModerationClient
 from batuta.clients.webhook import Webhook
 from batuta.config.aliases import Aliases
@@ -37,6 +37,8 @@ class LoadedConfig:
     """Where the workers come from, as people read it: a file, or what was found."""
     pool: Pool
     clients: Mapping[WorkerId, Client]
+    specs: tuple[WorkerSpec, ...] = ()
+    """The settings of the workers; empty for simulated workers."""
     conductor: Conductor
     limits: Limits
     mini: Conductor | None = None

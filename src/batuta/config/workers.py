@@ -267,7 +267,7 @@ def program_spec(setting: WorkerSetting) -> WorkerSpec:
         id=WorkerId(setting.id),
         model=setting.model,
         description=setting.description or PROGRAM_DESCRIPTION,
-        tags=(PROGRAM, "local", *setting.tags),
+        tags=tuple(dict.fromkeys((PROGRAM, "local", *setting.tags))),
         price=Price(input=Decimal(0), output=Decimal(0)),
         seconds=setting.seconds,
     )
@@ -304,7 +304,7 @@ def tool_spec(setting: WorkerSetting, tools: ToolsSetting) -> WorkerSpec:
         id=WorkerId(setting.id),
         model=setting.model,
         description=setting.description or description,
-        tags=tags,
+        tags=tuple(dict.fromkeys(tags)),
         price=None if call is None else Price(input=free, output=free, call=call),
         seconds=setting.seconds,
     )

@@ -118,9 +118,8 @@ async def test_the_settings_name_the_pattern_and_the_strengths_that_it_was_measu
     assert result.pattern is not None
     text = "".join(f'[[workers]]\nid = "{one.id}"\nstrength = 0.1\n\n' for one in result.pool)
     advice = {"why": [], "best": "ada", "ultra": result.pattern.name, "mini": None}
-    strengths = {one.id: one.strength for one in result.settings_pool}
     written = write_settings(
-        text, advice, result.cards, result.grouping.names, rounds=3, strengths=strengths
+        text, advice, result.cards, result.grouping.names, rounds=3, pool=result.settings_pool
     )
     assert '[ultra]\nconductor = "fusion"' in written and "max_rounds = 3" in written
     stated = {

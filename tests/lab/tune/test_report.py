@@ -4,15 +4,18 @@ import json
 import re
 import tomllib
 import urllib.request
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
+from batuta.config.worker_settings import WorkerSetting
+from batuta.config.workers import program_spec, worker_spec
 from batuta.core import WorkerId
 from batuta.gateway.ui.learning import ResultFolder
 from batuta.lab.commands.tune import read_original, show_result
-from batuta.lab.tune.calibrate import WorkerCard, share_of
+from batuta.lab.tune.calibrate import MeasuredShare, WorkerCard, share_of
 from batuta.lab.tune.judge import Comparison, Verdict
 from batuta.lab.tune.library import Candidate, CandidateStep, StepRole
 from batuta.lab.tune.recommend import with_confidence, write_settings
@@ -24,6 +27,7 @@ from batuta.lab.tune.report import (
     write_results,
 )
 from batuta.lab.tune.stages import TuneStage
+from batuta.local.pool import local_spec
 from gateway.ui.page_server import PageServer
 from lab.tune.test_tuning import tune
 from lab.tune.worlds import EXPERTS
@@ -195,7 +199,7 @@ def test_a_system_that_learns_while_it_serves_still_does(mini):
 def test_settings_keep_the_texts_of_the_original_to_the_letter(tmp_path):
     text = '\ufeff[[workers]]\r\nid = "ada"\r\ndescription = "two\u2028lines\x85"\r\n'
     (tmp_path / "pool.toml").write_bytes(text.encode())
-    read = read_original(str(tmp_path / "pool.toml"), {}, tmp_path)
+    read = read_original(str(tmp_path / "pool.toml"), {}, tmp_path, ())
     advice = {"why": [], "best": "ada", "ultra": None, "mini": None}
     written = with_confidence(write_settings(read, advice, (), groups=()), "confidence.json")
     found = tomllib.loads(written)["workers"]
@@ -232,7 +236,7 @@ async def test_settings_that_are_written_elsewhere_find_the_files_of_the_origina
     first, second = Path("runs/first"), tmp_path / "second"
     for out, source in ((first, mine / "pool.toml"), (second, first / "batuta.toml")):
         out.mkdir(parents=True)
-        text = read_original(str(source), {}, out)
+        text = read_original(str(source), {}, out, ())
         (out / "batuta.toml").write_text(text)
         found = tomllib.loads(text)
         assert found["models"]["best"] == {"conductor": "best"}
@@ -277,7 +281,32 @@ def test_the_settings_that_are_changed_are_those_that_were_read(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     (tmp_path / "batuta.toml").write_text("# here", encoding="utf-8")
     (tmp_path / "other.toml").write_text("# other", encoding="utf-8")
-    assert read_original(None, {}, tmp_path) == "# here"
-    assert read_original(None, {"BATUTA_CONFIG": "other.toml"}, tmp_path) == "# other"
-    assert read_original("other.toml", {}, tmp_path) == "# other"
-    assert read_original("discover", {}, tmp_path) == ""
+    assert read_original(None, {}, tmp_path, ()) == "# here"
+    assert read_original(None, {"BATUTA_CONFIG": "other.toml"}, tmp_path, ()) == "# other"
+    assert read_original("other.toml", {}, tmp_path, ()) == "# other"
+    assert read_original("discover", {}, tmp_path, ()) == ""
+
+
+def test_workers_that_no_file_names_are_written_with_what_was_measured(tmp_path):
+    """With `--pool local` the tuned settings had neither strengths nor the worker of programs."""
+    program = program_spec(WorkerSetting(id="python", model="python", provider="python"))
+    specs = (local_spec("qwen-1.5b"), local_spec("smol"), program)
+    share = MeasuredShare(questions=9, share=0.5, low=0.2, high=0.8, shrunk=0.4)
+    cards = [
+        WorkerCard(worker=spec.worker.id, overall=share, by_group=(share,), usd=0.0, seconds=None, failed=0)
+        for spec in specs
+    ]  # fmt: skip
+    advice = {"why": [], "best": "smol", "ultra": None, "mini": None}
+    (tmp_path / "rules.toml").write_text("[limits]\nmax_rounds = 2\n", encoding="utf-8")
+    workers = [replace(spec.worker, strength=0.5) for spec in specs]
+    for pool in ("local", str(tmp_path / "rules.toml")):
+        original = read_original(pool, {}, tmp_path, specs)
+        text = write_settings(original, advice, cards, groups=("maths",), pool=workers)
+        settings = tomllib.loads(text)
+        assert (settings.get("limits") == {"max_rounds": 2}) is (pool != "local")
+        *models, runs = (
+            worker_spec(WorkerSetting(**one), {}).worker for one in settings["workers"]
+        )
+        assert [replace(one, skills=()) for one in models] == workers[:2]
+        assert {skill.share for one in models for skill in one.skills} == {0.4}
+        assert runs == program.worker, "what runs programs has no measurements"

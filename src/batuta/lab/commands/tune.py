@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -17,10 +18,11 @@ from batuta.cli import EXIT_INTERRUPTED
 from batuta.cli.json_output import print_json
 from batuta.cli.options import format_example, with_option_groups
 from batuta.cli.progress import open_progress_bars
-from batuta.clients import HttpTransport
+from batuta.clients import HttpTransport, WorkerSpec
 from batuta.config.conductors import PATTERN_PREFIX
 from batuta.config.load import DEFAULT_FILE, load_config
 from batuta.config.loaded import LoadedConfig
+from batuta.config.written_workers import describe_workers
 from batuta.core import WorkerId
 from batuta.core.suggestions import suggest_names
 from batuta.embedded.policy import is_policy
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from batuta.lab.tune.result import TuneResult
     from batuta.lab.tune.stages import TuneStage
 
+_WORKERS = re.compile(r"^\s*\[\[\s*workers\s*\]\]", re.MULTILINE)
 CONFIDENCE_FILE = "confidence.json"
 """The file of the fitted confidence model, beside the selectors."""
 RECORD_CALL_WEIGHT = 0.005
@@ -296,8 +299,10 @@ async def _run_tuning(
     return found
 
 
-def read_original(pool: str | None, environ: Mapping[str, str], folder: Path) -> str:
-    """Return the text of the pool's settings file; empty if the pool was not read from a file.
+def read_original(
+    pool: str | None, environ: Mapping[str, str], folder: Path, specs: Sequence[WorkerSpec]
+) -> str:
+    """Return the text of the pool's settings file, with `specs` as its workers if it names none.
 
     `pool` is the value of --pool; None: the default file, as `load_config` finds it. Paths that are
     relative to the file's folder are rewritten for settings in `folder`.
@@ -305,8 +310,6 @@ def read_original(pool: str | None, environ: Mapping[str, str], folder: Path) ->
     from batuta.lab.tune.recommend import move_paths  # noqa: PLC0415 - loads numpy
 
     source = Path(pool or environ.get("BATUTA_CONFIG") or DEFAULT_FILE)
-    if not source.is_file():
-        return ""
 
     def moved(value: str) -> str:
         found = source.parent / value
@@ -315,7 +318,10 @@ def read_original(pool: str | None, environ: Mapping[str, str], folder: Path) ->
             return value
         return Path(os.path.relpath(found.resolve(), folder.resolve())).as_posix()
 
-    return move_paths(source.read_text(encoding="utf-8-sig"), moved)
+    text = source.read_text(encoding="utf-8-sig") if source.is_file() else ""
+    if not _WORKERS.search(text):  # they were found here, and their measurements need a place
+        text += describe_workers(specs, environ)
+    return move_paths(text, moved)
 
 
 async def _write_results(
@@ -345,7 +351,10 @@ async def _write_results(
     confidence = await fit_tuned_confidence(context, served)
     found |= {"confidence": confidence.describe()}
     names_fit = confidence.can_serve(settings.samples)
-    text = None if loaded.simulated else _settings_text(options, found, result, names_fit=names_fit)
+    original = read_original(options.pool, os.environ, out, loaded.specs)
+    text = None
+    if not loaded.simulated:
+        text = _settings_text(original, found, result, names_fit=names_fit)
     write_results(out, found, result=result, tasks=parts.search, settings_text=text)
     if confidence.stored.conductors:
         write_files(out, {CONFIDENCE_FILE: confidence.text})
@@ -353,9 +362,9 @@ async def _write_results(
 
 
 def _settings_text(
-    options: TuneOptions, found: dict[str, Any], result: TuneResult, *, names_fit: bool
+    original: str, found: dict[str, Any], result: TuneResult, *, names_fit: bool
 ) -> str:
-    """Return the pool's settings with the recommended systems and the measurements.
+    """Return the original settings with the recommended systems and the measurements.
 
     With `names_fit` they name the file of the fitted confidence model.
     """
@@ -365,12 +374,12 @@ def _settings_text(
     system = (result.nominees or {}).get(ULTRA)
     selector_rounds = 1 if system is None else system.selector.needed_rounds
     text = write_settings(
-        read_original(options.pool, os.environ, options.output.out),
+        original,
         found["recommendation"],
         result.cards,
         groups=result.grouping.names,
         rounds=result.pattern.rounds if result.pattern else selector_rounds,
-        strengths={one.id: one.strength for one in result.settings_pool},
+        pool=result.settings_pool,
     )
     return with_confidence(text, CONFIDENCE_FILE) if names_fit else text
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import dropwhile
 from pathlib import PurePath
 from typing import Any
 
 from batuta.config.conductors import PATTERN_PREFIX
 from batuta.config.pool_file import quote_text
-from batuta.core import WorkerId
+from batuta.core import Worker
 from batuta.lab.tune.calibrate import WorkerCard
 
 _TABLE = re.compile(r"^\s*\[{1,2}\s*([A-Za-z0-9_.\"-]+)\s*\]{1,2}")
@@ -38,18 +38,19 @@ def write_settings(
     groups: Sequence[str],
     *,
     rounds: int = 1,
-    strengths: Mapping[WorkerId, float | None] | None = None,
+    pool: Iterable[Worker] = (),
 ) -> str:
     """Return the file's text with the recommended systems and each worker's measurements.
 
     The recommendation, from `recommend_systems`, has the folder or the pattern that answers as mini
     and as ultra, or None for the best single worker. Its reasons become comments. `rounds` is the
-    number of rounds that the system for ultra needs. `strengths` replaces strengths of the cards,
-    unless a strength is None.
+    number of rounds that the system for ultra needs. The strengths of `pool`, unless None, replace
+    those of the cards. Its workers that are not language models get no measurements, because
+    settings refuse them.
     """
+    workers = {worker.id: worker for worker in pool}
     known = {
-        str(card.worker): _measured_lines(card, groups, (strengths or {}).get(card.worker))
-        for card in cards
+        str(card.worker): _measured_lines(card, groups, workers.get(card.worker)) for card in cards
     }
     kept = _without_old(original)
     lines = [*(f"# {reason}" for reason in recommendation["why"]), ""]
@@ -157,9 +158,10 @@ def _with_measured(lines: Sequence[str], known: Mapping[str, list[str]]) -> list
     return written
 
 
-def _measured_lines(card: WorkerCard, groups: Sequence[str], strength: float | None) -> list[str]:
-    if card.overall.share is None:
+def _measured_lines(card: WorkerCard, groups: Sequence[str], worker: Worker | None) -> list[str]:
+    if card.overall.share is None or (worker is not None and not worker.is_model):
         return []
+    strength = None if worker is None else worker.strength
     skills = ", ".join(
         f"{quote_text(name)} = {{ share = {one.shrunk:.3f}, questions = {one.questions} }}"
         for name, one in zip(groups, card.by_group, strict=True)
