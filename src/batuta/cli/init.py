@@ -63,7 +63,7 @@ def command(
     """Find models by keys, addresses and local servers, and write a batuta.toml.
 
     On a terminal the command asks before it writes; elsewhere it does not ask. Exit codes: 0
-    written; 1 not confirmed; 2 no worker answers, or the file cannot be written.
+    written; 1 not confirmed; 2 no worker answers, or the file exists or cannot be written.
     """
     if out.exists() and not force:
         raise ConfigError(
@@ -123,7 +123,7 @@ def _worker_text(spec: WorkerSpec, environ: Mapping[str, str]) -> str:
 
 
 def _key_variable(spec: WorkerSpec, environ: Mapping[str, str]) -> str | None:
-    """Return the variable with the server's key; None if the provider has one of its own."""
+    """Return the variable with the server's key; None if it need not be named or none has it."""
     if find_provider(spec.provider).key_vars:
         return None
     names = (name for name in environ if name.endswith("_API_KEY"))

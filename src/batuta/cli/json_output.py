@@ -94,7 +94,7 @@ def step_json(step: StepRun) -> dict[str, Any]:
 
 
 def usage_json(usage: Usage) -> dict[str, int]:
-    """Return the numbers of calls and tokens, without those written to a cache."""
+    """Return the numbers of calls and tokens; tokens written to a cache are not listed."""
     return {
         "calls": usage.calls,
         "input": usage.input,

@@ -187,7 +187,7 @@ def create_key(
     name: Annotated[str, typer.Argument(help="What the key is for.")],
     tenant: Annotated[
         str,
-        typer.Option(help="The key's tenant, which is made if it is new; its keys share its runs."),
+        typer.Option(help="The key's tenant, created if it is new; its keys share their runs."),
     ] = DEFAULT_TENANT,
     *,
     limits: KeyLimits,
@@ -459,8 +459,7 @@ def check_named(
         before: the key's previous permissions; the names in these are not checked.
 
     Raises:
-        ConfigError: a name is not served, and the message suggests a similar name; or the named
-            pool cannot be loaded.
+        ConfigError: a name is not served, or the named pool cannot be loaded.
     """
     if not (permissions.models or permissions.workers_allow or permissions.workers_deny):
         return

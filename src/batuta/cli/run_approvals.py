@@ -133,7 +133,8 @@ def _edit_plan(plan: str, digest: str, file: Path) -> str:
     """Replace the plan's steps and return the digest of the edited plan.
 
     Raises:
-        ConfigError: the file or its steps are invalid, or the edit was not accepted.
+        ConfigError: the file or its steps are invalid, no such plan waits, or the run did not
+            accept the edit.
     """
     try:
         steps = file.read_text(encoding="utf-8")

@@ -129,7 +129,7 @@ class CallCache:
         """Open or create the file.
 
         Raises:
-            StoreError: the file cannot be opened or is not a journal.
+            StoreError: the file cannot be opened or is not an SQLite file.
         """
         self.path = path
         self.hits = 0
@@ -194,6 +194,9 @@ class CallCache:
         """Claim the call among the tasks of this process; yield the claim.
 
         Other processes are not waited for, so two processes may make the same call.
+
+        Raises:
+            StoreError: the file or the stored reply cannot be read.
         """
 
         async def keep(reply: Reply) -> Reply:

@@ -78,7 +78,7 @@ class ProviderAdapter(Protocol):
         """Parse a complete reply.
 
         Raises:
-            ErrorReply: `data` is an error object.
+            ErrorReply: `data` is an error object, or its finish reason states an error.
             AttributeError, IndexError, KeyError, TypeError or ValueError: `data` is malformed.
         """
         ...

@@ -59,7 +59,7 @@ class ModelFacts:
     """In tokens; None if it is unknown."""
     tags: tuple[str, ...] = ()
     description: str = ""
-    """The first sentence of the maker's description; empty if there is none."""
+    """`Its maker says:` and the start of the maker's description; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,13 +29,13 @@ from batuta.core import WorkerId
 from batuta.errors import ClientError, ConfigError
 
 PROBE_SECONDS = 0.3
-"""Time limit for a server on a common port to list its models; a discovery may take this long."""
+"""Time limit for a server on a common port to list its models."""
 NAMED_PROBE_SECONDS = 5.0
 """Time limit for a server at a configured address, which may be far away, to list its models."""
 DETAIL_SECONDS = 1.0
 """Time limit for a server to return details of its models; models without details stay listed."""
 MAX_MODELS = 16
-"""Maximum number of models used of one server."""
+"""Maximum number of models used of one probed server; hosted providers have no such limit."""
 _NO_CHAT = ("embed", "rerank", "whisper", "tts", "bge-")
 _BILLION = 1e9
 _GATEWAYS = {"batuta"}
@@ -314,8 +314,8 @@ class Discovery:
     """The callable models that were found."""
 
     specs: tuple[WorkerSpec, ...]
-    """Hosted providers first, each provider's models in its own order; of workers with the same id,
-    which two servers at configured addresses may list, the first."""
+    """Hosted providers first, each provider's models in its own order. If two servers at configured
+    addresses list a worker of the same id, the first is kept."""
     silent: tuple[str, ...] = ()
     """Environment variables with the address of a server that does not list its models."""
     unasked: tuple[WorkerSpec, ...] = ()

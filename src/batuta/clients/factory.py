@@ -112,8 +112,8 @@ class Deployments:
         """Return the reply of the first deployment that gives one.
 
         Raises:
-            ClientError: the request is invalid, the last deployment failed too, or the listener's
-                error if a further attempt is useless.
+            ClientError: the request is invalid, the last deployment failed too, or the listener
+                forbids a further attempt.
             LimitReachedError: the budget does not allow a further attempt.
         """
         ordered = self._in_order(request)

@@ -79,6 +79,8 @@ class SearchReader:
     ) -> Sequence[Delta]:
         """Add a finished search or opened page; return its delta, or no delta if it is known.
 
+        `at` is the number of characters of the reply's text before it.
+
         Raises:
             ValueError: the reply has too many searches.
         """

@@ -64,8 +64,8 @@ class Provider:
     """Environment variables that override `base_url`, some with a host or a region instead of a
     URL; the first one that is set counts."""
     models: tuple[str, ...] = ()
-    """The pool that a key alone gives: of the family of each of these models the newest listed one
-    (`discovery.choose_models`), or these models if no family is listed. As of 2026-11-24."""
+    """The pool that a key alone gives, as of 2026-11-24. If the provider lists models,
+    `discovery.choose_models` takes the newest one of each family instead."""
     cloud: Cloud | None = None
     """The cloud whose credentials can replace the key; None: no cloud's credentials can."""
     schema_bounds: tuple[str, ...] = ("minItems", "maxItems", "maxLength")
@@ -217,7 +217,7 @@ class WorkerSpec:
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Additional fields of every request; for the API `chat` only, without embeddings."""
     adapt: tuple[Kind, ...] = ()
-    """Adaptations applied from the first request on, without waiting for a refusal."""
+    """Adaptations applied from the first request on; not used for embeddings and pictures."""
     field_names: Mapping[str, str] = field(default_factory=dict[str, str])
     """Maps fields of the body to the server's names for them; a field that is mapped to an empty
     name is not sent. Not used for embeddings and pictures."""

@@ -146,6 +146,7 @@ class RedisConnections:
 LEASE_S = 30.0
 """Seconds for which a slot is held unless it is renewed."""
 RENEWAL_S = 10.0
+"""Seconds between two renewals of a slot."""
 POLL_S = 0.05
 """Approximate seconds between attempts to get a slot; Redis does not notify when a slot is free."""
 _TAKE = """

@@ -274,8 +274,8 @@ class RetryClient:
         the failed attempt.
 
         Raises:
-            ClientError: the last attempt's error, one that is not retried, or the listener's error
-                if a further attempt is useless.
+            ClientError: the last attempt failed, an error is not retried, or the listener forbids a
+                further attempt.
             LimitReachedError: the budget does not allow a further attempt.
         """
         attempt = 1

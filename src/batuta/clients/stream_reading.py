@@ -73,7 +73,7 @@ class StreamAccumulator(Protocol):
         """Add an event; return its deltas.
 
         Raises:
-            ErrorReply: the event is an error object.
+            ErrorReply: the event states an error.
             AttributeError, IndexError, KeyError, TypeError or ValueError: the event is malformed.
         """
         ...

@@ -381,7 +381,7 @@ def give_back(encoded: dict[str, Any], message: Message, model: str, field: str)
     Args:
         encoded: the message's JSON; changed.
         message: the assistant's message.
-        model: the called model; of the thoughts it receives only its own.
+        model: the called model, which receives only its own thoughts.
         field: the field for plain-text reasoning; empty: such reasoning is not sent back.
     """
     own = [thought for thought in message.thoughts if thought.model == model]

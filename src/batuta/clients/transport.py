@@ -336,7 +336,7 @@ class HttpTransport:
                 _release_connection(response)
 
     async def get(self, target: HttpTarget) -> Any:
-        """Return the decoded JSON at `target`; used to list a server's models.
+        """Return the decoded JSON at `target`.
 
         Raises:
             ClientError: the request failed; the subclass says why.

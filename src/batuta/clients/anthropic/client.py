@@ -13,8 +13,8 @@ Deviations a caller should know:
 
 Read from Anthropic's model pages and migration guides on 2026-11-24 (platform.claude.com/docs:
 models/overview, models/opus-5-5/whats-new-opus-5-5, models/sonnet-5-5/migration-guide,
-models/haiku-5-5/overview). A version that is not listed there is treated like the newest listed
-one.
+models/haiku-5-5/overview). A later version is treated like the newest listed one, except that
+thinking is never turned off from version 6.0 on.
 """
 
 from __future__ import annotations

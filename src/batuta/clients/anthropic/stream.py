@@ -433,9 +433,10 @@ def parse_usage(usage: Any) -> Usage | None:
 
 
 def _with_iterations(counts: dict[str, Any]) -> dict[str, Any]:
-    """Return the counts, each raised to its sum over all `iterations`, such as compactions.
+    """Return the counts, the billed ones raised to their sums over all `iterations`.
 
-    The top-level counts cover the answer alone, but every iteration is billed.
+    The top-level counts cover the answer alone, but every iteration, such as a compaction, is
+    billed.
     """
     parts = [as_object(one) for one in as_array(counts.get("iterations"))]
     sums = {name: sum(as_count(one.get(name)) for one in parts) for name in _BILLED}

@@ -59,7 +59,7 @@ class _CandidateAccumulator:
     def add_candidate(self, candidate: dict[str, Any]) -> Sequence[Delta]:
         """Add what one response has of this candidate, and return its deltas.
 
-        Searches have their deltas with the finish reason.
+        The deltas of searches are returned once the finish reason is known.
         """
         if reason := candidate.get("finishReason"):
             self.finish = read_finish(reason)

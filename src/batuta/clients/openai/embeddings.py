@@ -56,7 +56,7 @@ class EmbeddingClient(ProviderClient):
 
 
 def _find_mismatch(reply: Reply, request: Request) -> str:
-    """Return in what the vectors are not those of the request; empty if they are."""
+    """Return how the vectors differ from what was requested; empty if they do not."""
     if len(reply.vectors) != len(request.messages):
         return f"{len(reply.vectors)} vectors for {len(request.messages)} texts"
     size, wanted = len(reply.vectors[0]), request.sampling.dimensions

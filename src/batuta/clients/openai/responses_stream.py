@@ -111,8 +111,9 @@ class ResponsesStreamAccumulator:
         """Add an event and return its deltas.
 
         Raises:
-            ErrorReply: the event is an error.
-            AttributeError, KeyError, TypeError or ValueError: the event is malformed.
+            ErrorReply: the event is an error, or its response states one.
+            AttributeError, KeyError, TypeError or ValueError: the event is malformed, contradicts
+                an earlier event or exceeds a limit.
         """
         if is_end_mark(data):
             return ()
@@ -151,7 +152,8 @@ class ResponsesStreamAccumulator:
         Raises:
             ErrorReply: the response is an error object, its status is failed or cancelled, or the
                 provider interrupted it.
-            ValueError: the response has too many items, or the model's output is invalid.
+            AttributeError, KeyError, TypeError or ValueError: the response is malformed,
+                contradicts an earlier event or exceeds a limit.
         """
         if response.get("error") or response.get("status") in {"failed", "cancelled"}:
             raise ErrorReply(_error_of(response))

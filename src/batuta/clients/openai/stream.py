@@ -152,7 +152,7 @@ class _ChoiceAccumulator:
                 self._calls = CallFragments()
             deltas += self._calls.add_fragment(call)
             if has_extra(call):
-                self._fields_to_give_back().add_extra(call, self._calls.last_number)
+                self._fields_to_give_back().add_extra(call, self._calls.last_position)
         return self._numbered(deltas)
 
     def _fields_to_give_back(self) -> GivenBack:
@@ -218,8 +218,8 @@ class OpenAIStreamAccumulator:
 
         Args:
             called_model: the called model; its reasoning is returned only to it.
-            note_field: called once with the name of the field that holds the reasoning; None if
-                nobody needs the name.
+            note_field: called at most once, with the name of the field that holds the reasoning;
+                None if nobody needs the name.
         """
         self._called_model = called_model
         self._note_field = note_field
@@ -238,9 +238,9 @@ class OpenAIStreamAccumulator:
         """Add a chunk and return its deltas.
 
         Raises:
-            ErrorReply: the event is an error.
-            AttributeError, TypeError or ValueError: the chunk is malformed, or the stream ended
-                without a choice.
+            ErrorReply: the event is an error, or a choice was interrupted.
+            AttributeError, TypeError or ValueError: the chunk is malformed or exceeds a limit, or
+                the stream ended without a choice.
         """
         if is_end_mark(data):
             return self._close()
