@@ -311,7 +311,7 @@ class _Termination:
         self._holds_interrupts = (
             sys.platform != "win32" and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         )
-        if self._holds_interrupts:  # blocked: an event loop needs Python's own handler
+        if self._holds_interrupts:  # blocked, since event loops replace only Python's own handler
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             signal.signal(signal.SIGINT, signal.default_int_handler)
 

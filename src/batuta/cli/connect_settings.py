@@ -93,7 +93,7 @@ def _unset_json(text: str, before: str, paths: Iterable[KeyPath]) -> str:
 def _restore_setting(settings: Json, old: Json, path: KeyPath) -> None:
     """Restore the old value of a setting.
 
-    A setting without an old value is removed, with the objects that this leaves empty.
+    A setting without an old value is removed, with the new objects that this leaves empty.
     """
     name, *rest = path
     if not rest:

@@ -173,7 +173,7 @@ class KeyLimits:
         ),
     ] = None
 
-    def named(self) -> dict[str, Any]:
+    def given(self) -> dict[str, Any]:
         """Return the limits that were given, in the form that `read_permissions` takes."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
@@ -196,8 +196,8 @@ def create_key(
     json: Json = False,
 ) -> None:
     """Create a key; its secret is shown once."""
-    permissions, until = _read_permissions(limits.named()), _expiry_time(expires)
-    check_named(permissions, pool)
+    permissions, until = _read_permissions(limits.given()), _expiry_time(expires)
+    check_served_names(permissions, pool)
 
     async def work(store: Store, hasher: KeyHasher) -> tuple[ApiKey, IssuedKey]:
         by = command_actor()
@@ -243,11 +243,11 @@ def change_limits(
     A running server applies the change within 10 s.
     """
     known = _require_key(_with_store(lambda store: store.keys.find(key_id)), key_id)
-    check_named(_read_permissions(limits.named()), pool, known.permissions)
+    check_served_names(_read_permissions(limits.given()), pool, known.permissions)
 
     async def work(store: Store) -> ApiKey:
         key = _require_key(await store.keys.find(key_id), key_id)
-        permissions = _read_permissions(permissions_json(key.permissions) | limits.named())
+        permissions = _read_permissions(permissions_json(key.permissions) | limits.given())
         return _require_key(
             await store.keys.change(
                 key_id, permissions, expires=_expiry_time(expires), by=command_actor()
@@ -445,7 +445,7 @@ def _expiry_time(text: str | None) -> float | None:
     return None if text is None else time.time() + _parse_seconds(text)
 
 
-def check_named(
+def check_served_names(
     permissions: KeyPermissions, pool: str | None, before: KeyPermissions | None = None
 ) -> None:
     """Check that the models and workers that the limits name are served.

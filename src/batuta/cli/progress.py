@@ -22,7 +22,7 @@ from batuta.core.formatting import format_bytes
 from batuta.rendering.console import open_console
 
 QUIET_SECONDS = 60.0
-"""Seconds after the last line at which an update prints another, at any progress."""
+"""Seconds without a line after which an update prints one, whatever the progress."""
 
 
 class ProgressBars(Progress):

@@ -56,7 +56,7 @@ def add_approval_commands(app: typer.Typer) -> None:
 
 
 def list_waiting(as_json: Json = False) -> None:
-    """List plans that wait for approval, oldest first."""
+    """List plans that wait for approval, oldest first, at most 100."""
     plans = anyio.run(_list_plans)
     if as_json:
         print_json([plan_json(plan) for plan in plans])

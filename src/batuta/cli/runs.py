@@ -216,8 +216,8 @@ def list_runs(
 def _print_table(console: Console, summaries: list[RunSummary]) -> None:
     """Print one line per run; the question gets the width that the other columns leave.
 
-    A narrow terminal shows fewer columns. An id is shortened only as far as it stays distinct from
-    the others in the list, in a terminal of any width, because `runs show` takes it.
+    A narrow terminal shows fewer columns. Ids are shortened only as far as they stay distinct
+    within the list, because `runs show` accepts them.
     """
     columns = [c for c in _COLUMNS if console.width >= c.least_width]
     length = _id_length(summaries)
@@ -469,6 +469,7 @@ class _Column:
 
     name: str
     show: Callable[[RunSummary, int], str]
+    """Returns a cell, given a run and the number of characters to show of its id."""
     least_width: int = 0
     """Terminal width from which the column is shown."""
     justify: Literal["left", "right"] = "left"

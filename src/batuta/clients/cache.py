@@ -222,7 +222,7 @@ _REPLAYS: ContextVar[ReplayCount | None] = ContextVar("replays", default=None)
 def count_replays() -> Generator[ReplayCount]:
     """Count the journals' replies to the calls of the block, and of the tasks that it starts.
 
-    Such replies take no time, so the seconds of a block that has one are not those of its calls.
+    A block with such replies takes less time than its calls took.
     """
     count = ReplayCount()
     token = _REPLAYS.set(count)

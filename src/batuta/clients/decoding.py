@@ -356,7 +356,7 @@ _CACHE_INPUTS = ("cache_read_input_tokens", "cache_creation_input_tokens")
 
 
 def with_own_names(usage: dict[str, Any], own: tuple[str, str]) -> dict[str, Any]:
-    """Return `usage`; if it lacks both fields `own`, with their counts from another API's fields.
+    """Return `usage`; if it has neither field of `own`, add their counts from another API's fields.
 
     Args:
         usage: the usage that a provider states.

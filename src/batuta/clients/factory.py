@@ -77,7 +77,8 @@ class Deployment:
 
     client: Client
     weight: float = 1.0
-    """Share of the calls, relative to the other weights; 0: called only when the others fail."""
+    """Share of the calls, relative to the other weights; 0: called only if the others fail or are
+    skipped."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight < math.inf:

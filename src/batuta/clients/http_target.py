@@ -192,7 +192,7 @@ class HttpTarget:
     url: str = field(repr=False)
     headers: Mapping[str, str] = field(repr=False, default_factory=dict[str, str])
     key: Secret = NO_KEY
-    """Removed from what error messages quote of the provider."""
+    """The key, which is removed from the provider's text in error messages."""
     host: str = ""
     """Host and port for an error's `host`, never shown in its message; default: those of `url`."""
 

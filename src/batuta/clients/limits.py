@@ -30,8 +30,8 @@ from batuta.errors import RateLimitError
 
 WINDOW_SECONDS = 60.0
 SHORT_WAIT_SECONDS, MAX_WAIT_SECONDS = 2.0, 30.0
-"""A wait that is longer than the first, after a 429, is reported to the listener, which may use
-another worker instead; a call that must wait longer than the second is refused."""
+"""After a 429, a wait longer than `SHORT_WAIT_SECONDS` is reported to the listener, which may use
+another worker instead; a call that must wait longer than `MAX_WAIT_SECONDS` is refused."""
 ASSUMED_OUTPUT_TOKENS = 1024
 """Output tokens assumed while a call runs, if the request sets no limit."""
 
@@ -167,7 +167,7 @@ class CallLimiter:
         """
         if not self.throttle.was_ever_slowed:
             return False
-        wait = self.throttle.wait()
+        wait = self.throttle.remaining_wait()
         if wait > SHORT_WAIT_SECONDS:
             error = self._rate_limit_error(wait)
             if wait > MAX_WAIT_SECONDS:
@@ -178,7 +178,7 @@ class CallLimiter:
     async def _sleep_until_slot(self) -> None:
         throttle = self.throttle
         while True:
-            if throttle.was_ever_slowed and (wait := throttle.wait()) > MAX_WAIT_SECONDS:
+            if throttle.was_ever_slowed and (wait := throttle.remaining_wait()) > MAX_WAIT_SECONDS:
                 raise self._rate_limit_error(wait)
             extensions, wait = throttle.extensions, throttle.reserve_slot()
             if wait > 0:
@@ -278,7 +278,7 @@ class Throttle:
         """Whether the provider has ever answered 429; if not, no call waits."""
         return self._next > 0.0
 
-    def wait(self) -> float:
+    def remaining_wait(self) -> float:
         """Return the seconds until the next call may begin."""
         return max(0.0, self._next - self._clock())
 

@@ -43,7 +43,7 @@ class TooManyInterimResponsesError(aiohttp.ClientConnectionError):
 
 
 class BoundedResponse(aiohttp.ClientResponse):
-    """A response with an error where two faults of aiohttp 3.14 would let its reader wait forever.
+    """A response that raises an error where, by two faults of aiohttp 3.14, its reader would hang.
 
     aiohttp skips any number of informational responses, so a provider that sends nothing else would
     keep the event loop busy until the run's deadline. And after malformed chunked encoding the

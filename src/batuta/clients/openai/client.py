@@ -319,7 +319,7 @@ def _put_if_set(body: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _chat_messages(message: Message, dialect: ChatDialect) -> list[dict[str, Any]]:
-    """Return a message in the API's form; tool results come first, as they answer earlier calls."""
+    """Return the API's messages for a message: first tool results, as they answer earlier calls."""
     messages: list[dict[str, Any]] = [
         {"role": "tool", "tool_call_id": part.call_id, "content": part.content}
         for part in message.parts
