@@ -53,7 +53,7 @@ class ConnectRecord:
 
 
 def find_record(folder: Path, client: str, file: Path, *, any_file: bool) -> Path:
-    """Return the path of the record of what was written into a settings file.
+    """Return the path of the record for a settings file; there may be no record yet.
 
     Args:
         folder: the folder of all records.
@@ -420,7 +420,7 @@ def _undo_settings(settings: ClientSettings, agent: Agent) -> None:
     if record and record.key_id:
         anyio.run(_revoke_key_alone, record.url, record.key_id)
     since = "" if is_ours else "; later changes in it were kept"
-    write_error(f"{settings.file} is restored to before {agent.title} was connected{since}.\n")
+    write_error(f"{settings.file} is as it was before {agent.title} was connected{since}.\n")
 
 
 async def _revoke_key_alone(url: str, key_id: str) -> None:

@@ -273,7 +273,7 @@ class _Remedy:
     kind: Kind
     words: re.Pattern[str]
     needs_refusal: bool = True
-    """True if `words` counts only in the message of a 4xx status that also matches `REFUSAL`."""
+    """Whether `words` counts only in a `BadRequestError` that also matches `REFUSAL`."""
 
 
 _REMEDIES = (

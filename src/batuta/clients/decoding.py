@@ -495,7 +495,7 @@ def join_thought(thought: Thought) -> Thought:
 
 
 class ErrorReply(Exception):
-    """An error object in a reply with status 200; `ProviderClient` turns it into a ClientError."""
+    """A reply with status 200 states an error; `ProviderClient` raises it as a ClientError."""
 
     def __init__(self, payload: Any) -> None:
         super().__init__("an error object in a reply")

@@ -69,7 +69,7 @@ class ModelServer:
 async def list_models(http: HttpTransport, server: ModelServer) -> tuple[ListedModel, ...] | None:
     """Return the server's chat models, at most `MAX_MODELS`.
 
-    Returns None if the server cannot be reached, does not send a list, or takes too long.
+    Returns None if the server cannot be reached, answers with an error, or takes too long.
     """
     listed: tuple[ListedModel, ...] | None = None
     with anyio.move_on_after(NAMED_PROBE_SECONDS if server.named else PROBE_SECONDS):
@@ -317,7 +317,7 @@ class Discovery:
     """Hosted providers first, each provider's models in its own order. If two servers at configured
     addresses list a worker of the same id, the first is kept."""
     silent: tuple[str, ...] = ()
-    """Environment variables with the address of a server that does not list its models."""
+    """Environment variables with the address of a server that does not answer."""
     unasked: tuple[WorkerSpec, ...] = ()
     """The workers of `specs` on local servers that are not configured but were found."""
 
@@ -428,7 +428,7 @@ def _hosted_workers(
 async def _probe_server(
     server: _ProviderAccess, http: HttpTransport
 ) -> tuple[WorkerSpec, ...] | None:
-    """Return the server's workers; None if it does not list its models in time."""
+    """Return the server's workers; None if it does not answer in time."""
     provider = server.provider
     address = ModelServer(
         kind=provider.name, base_url=server.base_url, key=server.key, named=server.has_own_url

@@ -251,7 +251,7 @@ _RATE_INCREASE = 1.1
 
 @final
 class Throttle:
-    """The pause and the token bucket of one provider's key; computes times and never waits."""
+    """The pause and the token bucket after 429 responses; computes times and never waits."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

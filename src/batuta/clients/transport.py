@@ -180,7 +180,7 @@ MAX_HEADER_BYTES = 1 << 16
 DRAIN_SECONDS = 0.05
 """Seconds to wait for data after the end of a reply; usually only the end of the body follows."""
 
-_CONNECTION_ERRORS = (aiohttp.ClientError, OSError, UnicodeError)  # the last: of a host's name
+_CONNECTION_ERRORS = (aiohttp.ClientError, OSError, UnicodeError)  # UnicodeError: a host's name
 
 
 class Closable(Protocol):

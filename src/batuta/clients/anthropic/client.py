@@ -124,8 +124,9 @@ _CALL_INSTRUCTION = "Call {} now: an answer without a call is not accepted."
 _MIN_THINKING_TOKENS = 1024
 """Smallest `budget_tokens` that the API accepts."""
 _EFFORTS = {"none": "low", "minimal": "low"}
-_NARROW_EFFORTS = _EFFORTS | {"xhigh": "high"}
 """Maps effort names to the API's own names, where they differ."""
+_NARROW_EFFORTS = _EFFORTS | {"xhigh": "high"}
+"""The same for models that do not accept `xhigh`."""
 _OFF_EFFORTS = {"low", "medium", "high"}
 """Efforts at which thinking can be turned off."""
 
