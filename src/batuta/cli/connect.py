@@ -99,7 +99,7 @@ class ClientSettings:
     def _text_before(self) -> bytes:
         """Return the content of the settings file without Batuta's settings.
 
-        If the file was edited after Batuta wrote it, the edits are kept; else it is the backup.
+        If the file was edited after Batuta wrote it, the edits are kept; else this is the backup.
         """
         now = _read_bytes(self.file)
         if self.record is None:

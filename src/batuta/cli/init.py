@@ -123,7 +123,7 @@ def _worker_text(spec: WorkerSpec, environ: Mapping[str, str]) -> str:
 
 
 def _key_variable(spec: WorkerSpec, environ: Mapping[str, str]) -> str | None:
-    """Return the variable with the server's key; None if it need not be named or none has it."""
+    """Return the variable with the server's key; None if none has it or the provider names it."""
     if find_provider(spec.provider).key_vars:
         return None
     names = (name for name in environ if name.endswith("_API_KEY"))

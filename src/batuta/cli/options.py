@@ -44,7 +44,7 @@ def format_example(command: str) -> str:
 MOST_USD = 1e9
 """Maximum amount in dollars; a larger or infinite amount is a mistake."""
 MOST_SECONDS = 1e9
-"""Maximum time limit; a longer or infinite limit is a mistake."""
+"""Maximum time limit in seconds; a longer or infinite limit is a mistake."""
 _JSON_HELP = "Print JSON on stdout."
 _DATABASE = re.compile(r"(postgres[\w+]*://)(?:\S*@)?([^\s?]*)\S*")
 """The URL of a PostgreSQL database, with a password before the host or among the options."""

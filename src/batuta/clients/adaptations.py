@@ -74,7 +74,7 @@ def put_system_first(request: Request) -> Request:
 
 
 def without_system(request: Request) -> Request:
-    """Move the system messages' text into the user message at the beginning, or into a new one."""
+    """Move the system messages into the user message at the beginning, or into a new one."""
     ordered = put_system_first(request).messages
     if not ordered or ordered[0].role not in SYSTEM_ROLES:
         return request

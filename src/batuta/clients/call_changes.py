@@ -2,7 +2,7 @@
 
 A limit on the output that is too high for the model or its context window is lowered. Reasoning
 that the server cannot read, and a temperature, `top_p` or seed out of its range, are left out.
-Nothing is remembered: other calls need no such change (`clients.adaptations` remembers others).
+Nothing is remembered, unlike the changes of `clients.adaptations`: other calls do not need them.
 """
 
 from __future__ import annotations

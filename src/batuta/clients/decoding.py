@@ -584,7 +584,7 @@ def read_finish(reason: Any) -> Finish:
 
 
 def resolve_finish(finish: Finish, calls: Sequence[ToolCall]) -> Finish:
-    """Return `finish`; STOP and TOOL_CALLS are corrected by whether there are calls."""
+    """Return `finish`, but STOP and TOOL_CALLS according to whether there are calls."""
     if finish not in {Finish.STOP, Finish.TOOL_CALLS}:
         return finish
     return Finish.TOOL_CALLS if calls else Finish.STOP

@@ -1,4 +1,4 @@
-"""Finds callable models: of providers whose keys are in the environment, and on local servers.
+"""Finds callable models through keys and addresses in the environment, and on local servers.
 
 Some kinds of servers have functions of their own that list the models or fetch their details.
 """
@@ -323,7 +323,7 @@ class Discovery:
 
 
 async def discover_pool(environ: Mapping[str, str], http: HttpTransport) -> Discovery:
-    """Return the models available through keys in the environment and on local servers.
+    """Return the models found through keys and addresses in `environ`, and on local servers.
 
     Args:
         environ: usually `os.environ`.

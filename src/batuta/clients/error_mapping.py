@@ -307,9 +307,9 @@ def _error_of_fields(fields: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 PENALTIES = ("frequency_penalty", "presence_penalty", "top_k")
-"""Fields of `Sampling` about the choice of tokens that some providers do not support."""
+"""Fields of `Sampling` that some providers do not support; they affect the choice of tokens."""
 CHOICES = ("choices", "logprobs")
-"""Fields of `Sampling` about the reply that some providers do not support."""
+"""Fields of `Sampling` that some providers do not support; they affect what is returned."""
 _CLIENT_NAMES = {"choices": "n"}
 """Fields of `Sampling` whose API name differs."""
 

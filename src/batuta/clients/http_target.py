@@ -42,7 +42,7 @@ class OutwardRoutes:
     def __init__(self, environ: Mapping[str, str]) -> None:
         """Read the variables of proxies and certificates.
 
-        Lower-case names of proxies take precedence over upper-case ones.
+        Lower-case names of proxy variables take precedence over upper-case ones.
 
         Raises:
             ConfigError: a proxy has an unsupported scheme, or the certificates cannot be loaded.
@@ -51,7 +51,7 @@ class OutwardRoutes:
         if "REQUEST_METHOD" in environ and "http_proxy" not in environ:
             named["http"] = ""  # in CGI programs HTTP_PROXY may come from a request header
         if named["http"] and named["https"]:
-            named["all"] = ""  # never used; it is often one that only other programs can use
+            named["all"] = ""  # not needed; ALL_PROXY often has a scheme that is unsupported here
         self._proxies = {kind: _parse_proxy(kind, url) for kind, url in named.items() if url}
         self.are_direct = not self._proxies
         """Whether no proxy is configured."""
@@ -156,7 +156,7 @@ class Secret:
             )
 
     def reveal(self) -> str:
-        """Return the key; only for request headers."""
+        """Return the key itself."""
         return self._value
 
     def __repr__(self) -> str:

@@ -349,7 +349,7 @@ def client_identity(client: Client) -> Identity:
 def spec_identity(spec: WorkerSpec) -> Identity:
     """Return the identity of a worker, without settings that have their default, are empty or 0.
 
-    A temperature of 0 is missing too: the requests that a journal stores state it.
+    A temperature of 0 is left out too, but the requests in a journal state it.
     """
     url = spec.base_url or find_provider(spec.provider).base_url
     chosen = {name: value for name, value in asdict(spec.worker.sampling).items() if value}

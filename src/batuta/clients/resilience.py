@@ -117,7 +117,7 @@ class WorkerHealth:
         return max(0.0, self._until - self._clock())
 
     def allow_call(self) -> bool:
-        """Return True if a call may be made; report its end to one of the three methods below.
+        """Return True if a call may be made; report its end by one of the three methods below.
 
         While the breaker is open, this is the call that probes the provider.
         """

@@ -423,7 +423,7 @@ def kept_signatures(message: Message, model: str) -> dict[int, str]:
 
 
 def is_given_back(thought: Thought) -> bool:
-    """Return True if the thought is one of `GivenBack`, which only chat completions can use."""
+    """Return True if the thought is one of `GivenBack`, which Anthropic's API cannot use."""
     return thought.redacted.startswith(_PREFIX)
 
 

@@ -418,7 +418,7 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
 def parse_usage(usage: Any) -> Usage | None:
     """Return the usage of one call; None if it is not stated, implausible or zero.
 
-    Its input includes cache reads and writes.
+    The input includes cache reads and writes.
     """
     counts = _with_iterations(with_own_names(as_object(usage), _COUNTS))
     if any(is_wrong_count(counts.get(name)) for name in _COUNTS):

@@ -39,7 +39,7 @@ class _Call:
     """True if this call begins at the index of a complete call of the same name. Unless arguments
     follow, it is only a repetition of that call's name with another id."""
     number: int | None = None
-    """The index in the emitted reply; None while the start is held, as the name may be partial."""
+    """The call's index in the reply; None until the start of the call is emitted."""
     pieces: list[str] = field(default_factory=list[str])
     """The pieces of the arguments."""
     size: int = 0

@@ -108,7 +108,7 @@ _ACCEPTS_REASONING = re.compile(
 _OPENAI_REASONING_MODELS = ("o1", "o3", "o4", "gpt-5", "gpt-6", "gpt-oss")
 
 COMPATIBLE_DIALECT = ChatDialect(merges_system=True)
-"""Used for Ollama, llama.cpp and servers that are not known."""
+"""The default, used for Ollama, llama.cpp, unknown servers and others."""
 OPENAI_DIALECT = ChatDialect(
     max_tokens="max_completion_tokens",
     responses=True,

@@ -75,7 +75,7 @@ class EmbeddingAdapter:
         self._model = model
 
     def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:
-        """Return the JSON to send, which is the same with `stream`."""
+        """Return the JSON to send; `stream` makes no difference."""
         inputs = [_message_input(message) for message in request.messages]
         body = {"model": self._model, "input": inputs, "encoding_format": "float"}
         dimensions = request.sampling.dimensions
