@@ -45,7 +45,8 @@ class OutwardRoutes:
         Lower-case names of proxy variables take precedence over upper-case ones.
 
         Raises:
-            ConfigError: a proxy has an unsupported scheme, or the certificates cannot be loaded.
+            ConfigError: a proxy's URL is invalid or has another scheme than http or https, or the
+                certificates cannot be loaded.
         """
         named = {kind: _read_either(environ, f"{kind}_proxy") for kind in ("http", "https", "all")}
         if "REQUEST_METHOD" in environ and "http_proxy" not in environ:

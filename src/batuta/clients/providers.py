@@ -325,7 +325,7 @@ _URL_FORMS: Mapping[str, Callable[[str], str]] = {
 
 
 Identity = Mapping[str, str]
-"""Settings by which a journal tells workers apart, by name; values that may be secret are digests.
+"""Named settings by which a journal tells workers apart; values that may be secret are digests.
 
 The key, `adapt` and `field_names` are not among them.
 """

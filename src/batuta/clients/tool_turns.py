@@ -277,7 +277,7 @@ def _call_position(message: Message, order: dict[str, int]) -> int:
 
 _PREFIX = "chat."
 _TEXT_FIELDS = ("text", "summary", "data", "signature", "thinking")
-"""Fields of a detail that are streamed in pieces."""
+"""Fields of a row that are streamed in pieces."""
 _LISTS = {"details": "reasoning_details", "blocks": "thinking_blocks"}
 """Lists of a message to send back (OpenRouter's, LiteLLM's), by the key under which they are
 stored."""

@@ -124,7 +124,7 @@ _UNREACHABLE: tuple[tuple[type[Exception], str], ...] = (
     (ConnectionResetError, "the connection to the provider broke before it answered"),
     (UnicodeError, "the host in the provider's URL is not a valid name"),
 )
-"""Classes of errors and their sentences; the first class counts that fits the error."""
+"""Classes of errors and their sentences; the first class that fits counts."""
 
 
 def _classify_connection_error(error: Exception, idle: float) -> ClientError:
@@ -263,7 +263,7 @@ class HttpTransport:
             await session.close()
 
     def signed_by(self, signer: RequestSigner) -> Self:
-        """Return a transport with the same connections whose requests `signer` signs."""
+        """Return a transport with the same connections; `signer` signs its requests."""
         signed = copy(self)
         signed._signer = signer  # noqa: SLF001 - a copy of this object
         return signed
@@ -291,7 +291,7 @@ class HttpTransport:
         _release_connection(await self._send(target, body, "*/*"))
 
     async def post_form(self, target: HttpTarget, fields: Mapping[str, str]) -> Any:
-        """Send a form, as token endpoints require it; return the decoded JSON reply.
+        """Send a form, as token endpoints require; return the decoded JSON reply.
 
         Raises:
             ClientError: the request failed; the subclass says why.
@@ -527,7 +527,7 @@ class WholeBody:
 
 @final
 class EventStream:
-    """The events of one streamed reply; a sync context manager that closes the connection."""
+    """The events of one streamed reply; a sync context manager that releases the connection."""
 
     __slots__ = ("_begun", "_broken", "_left", "_limit", "_parser", "_response", "target")
 
