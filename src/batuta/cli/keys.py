@@ -55,16 +55,16 @@ _T = TypeVar("_T")
 Id = Annotated[str, typer.Argument(help="The key's id, as `batuta keys list` shows it.")]
 PerDay = Annotated[
     str | None,
-    typer.Option(metavar="DOLLARS", help="Budget per day, in UTC.", rich_help_panel=BUDGET_PANEL),
+    typer.Option(metavar="DOLLARS", help="Budget per day (UTC).", rich_help_panel=BUDGET_PANEL),
 ]
 PerMonth = Annotated[
     str | None,
-    typer.Option(metavar="DOLLARS", help="Budget per month, in UTC.", rich_help_panel=BUDGET_PANEL),
+    typer.Option(metavar="DOLLARS", help="Budget per month (UTC).", rich_help_panel=BUDGET_PANEL),
 ]
 Expires = Annotated[
     str | None,
     typer.Option(
-        help="When it expires: 90s, 15m, 12h or 30d from now.", rich_help_panel=ACCESS_PANEL
+        help="When the key expires: 90s, 15m, 12h or 30d from now.", rich_help_panel=ACCESS_PANEL
     ),
 ]
 ServedPool = Annotated[
@@ -85,7 +85,7 @@ class KeyLimits:
         list[str] | None,
         typer.Option(
             "--model",
-            help="A model it may use, such as batuta-mini or worker/*; may be repeated.",
+            help="A model that the key may use, such as batuta-mini or worker/*; may be repeated.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -131,7 +131,8 @@ class KeyLimits:
         list[str] | None,
         typer.Option(
             "--allow",
-            help="A worker that may receive its requests: an id or tag:region:eu; may be repeated.",
+            help="A worker that may receive the key's requests: an id, or a tag as tag:region:eu; "
+            "may be repeated.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -139,8 +140,8 @@ class KeyLimits:
         list[str] | None,
         typer.Option(
             "--deny",
-            help="A worker that may not receive its requests: an id or tag:region:us; may be "
-            "repeated.",
+            help="A worker that may not receive the key's requests: an id, or a tag as "
+            "tag:region:us; may be repeated.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -149,7 +150,7 @@ class KeyLimits:
         list[str] | None,
         typer.Option(
             "--tag",
-            help="A tag for all its questions, for plan rules; may be repeated.",
+            help="A tag for all questions of the key, for plan rules; may be repeated.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -158,7 +159,7 @@ class KeyLimits:
         list[str] | None,
         typer.Option(
             "--tool",
-            help="A server tool that its requests may use; may be repeated. none: no tool.",
+            help="A server tool that the key's requests may use; may be repeated. none: no tool.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -168,7 +169,7 @@ class KeyLimits:
         typer.Option(
             min=0,
             max=1,
-            help="Minimum confidence of its answers, if \\[confidence] is configured.",
+            help="Minimum confidence of the key's answers, if \\[confidence] is configured.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -319,8 +320,8 @@ def show_spending(
         str, typer.Option(help=f"Comma-separated groups: {', '.join(SPEND_GROUPS)}.")
     ] = "day,tenant",
     tenant: Annotated[str | None, typer.Option(help="Only spending of this tenant.")] = None,
-    since: Annotated[str | None, typer.Option(help="The first day, as 2026-11-21.")] = None,
-    until: Annotated[str | None, typer.Option(help="The last day, as 2026-11-30.")] = None,
+    since: Annotated[str | None, typer.Option(help="The first day, such as 2026-11-21.")] = None,
+    until: Annotated[str | None, typer.Option(help="The last day, such as 2026-11-30.")] = None,
     *,
     json: Json = False,
 ) -> None:
