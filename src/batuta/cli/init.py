@@ -160,7 +160,6 @@ async def _find_and_check(
 
 
 def _describe_failures(checks: Mapping[WorkerId, WorkerCheck]) -> str:
-    """Return a sentence that explains why no worker answers."""
     errors = {str(result.error) for result in checks.values()}
     reason = errors.pop() if len(errors) == 1 else "see the table for the reason of each"
     return f"no worker answers, so nothing was written: {reason}"

@@ -235,7 +235,6 @@ def _print_table(console: Console, summaries: list[RunSummary]) -> None:
 
 
 def _describe_totals(totals: RunTotals) -> str:
-    """Return the totals as one line of text."""
     tokens = format_count(totals.input_tokens + totals.output_tokens)
     parts = [f"{format_count(totals.runs)} run{'s' if totals.runs != 1 else ''}"]
     parts += [f"{format_count(totals.unanswered)} without an answer"] if totals.unanswered else []
@@ -465,8 +464,6 @@ def _id_length(summaries: list[RunSummary]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Column:
-    """A column of the list."""
-
     name: str
     show: Callable[[RunSummary, int], str]
     """Returns a cell, given a run and the number of characters to show of its id."""

@@ -174,12 +174,9 @@ class CallCache:
         return stored_worker_name(worker, identity, rows[0][0])
 
     def _execute(self, use: str, statement: str, *values: str | bytes) -> list[tuple[Any, ...]]:
-        """Return the rows of a statement.
+        """Return the rows of an SQL statement.
 
-        Args:
-            use: the participle for the error "the call journal cannot be …", such as "read".
-            statement: SQL.
-            values: the values of its placeholders.
+        `use` completes the error "the call journal cannot be …", such as "read".
 
         Raises:
             StoreError: SQLite reports an error.

@@ -212,7 +212,6 @@ def _create_limited_client(
 def _create_deployments_client(
     spec: WorkerSpec, first: Client, http: HttpTransport, shared: RedisConnections | None
 ) -> Client:
-    """Return one client over all addresses."""
     members = [(first, spec.weight)]
     members += [
         (_create_limited_client(each.spec, http, shared=shared), each.weight)
@@ -222,7 +221,7 @@ def _create_deployments_client(
 
 
 def _shared_slots(spec: WorkerSpec, shared: RedisConnections) -> RedisSlots:
-    """Return the limits shared by all processes that call a model of one host as one worker."""
+    """Return the limits that all processes share for this worker id, model and host."""
     host = url_host(spec.base_url or find_provider(spec.provider).base_url)
     account = f"{spec.worker.id}/{spec.worker.model}@{host}"
     return RedisSlots(shared, account, ProviderCaps(spec.concurrency, spec.rpm, spec.tpm))

@@ -306,11 +306,7 @@ def _read_result(
 ) -> Sequence[Delta]:
     """Add the result of a search that the API ran, and return its delta.
 
-    Args:
-        searches: the searches of the reply so far.
-        block: the block with the result.
-        query: the query of the search.
-        at: the number of the text's characters before the result.
+    `at` is the number of characters of the reply's text before the result.
     """
     content = block.get("content")
     pages = [
