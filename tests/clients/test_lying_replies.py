@@ -28,7 +28,7 @@ from batuta.clients.openai.stream import (
 )
 from batuta.clients.stated_cost import stated_usd
 from batuta.clients.stream_reading import DECODING_ERRORS, HalfJoiner
-from batuta.clients.tool_turns import give_back
+from batuta.clients.tool_turns import add_round_trip_fields
 from batuta.core import Citation, Message, Role
 
 WRONG = [["f"], {"a": "b"}, 7, True, 1e308]
@@ -138,7 +138,9 @@ def test_half_a_character_is_whole_or_replaced_wherever_it_stands():
     [made] = reply.tool_calls
     assert (made.name, made.id, reply.model) == ("f\ufffd", "c\ufffd", "\ufffd")
     said = {}
-    give_back(said, Message(role=Role.ASSISTANT, parts=(made,), thoughts=reply.thoughts), "m", "")
+    add_round_trip_fields(
+        said, Message(role=Role.ASSISTANT, parts=(made,), thoughts=reply.thoughts), "m", ""
+    )
     assert said["reasoning_details"] == [{**detail, "text": "so 😀"}]
 
 

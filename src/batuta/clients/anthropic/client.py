@@ -32,7 +32,7 @@ from batuta.clients.error_mapping import CHOICES, PENALTIES, refuse_fields
 from batuta.clients.http_target import NO_KEY, HttpTarget, Secret
 from batuta.clients.native_search import domain_lists
 from batuta.clients.stream_reading import StreamAccumulator
-from batuta.clients.tool_turns import is_given_back
+from batuta.clients.tool_turns import is_round_trip
 from batuta.clients.transport import HttpTransport
 from batuta.core import NativeSearch, Request, Role, Tool, Worker
 from batuta.core.cost_bound import THINKING_TOKENS
@@ -301,7 +301,7 @@ def _lacks_thoughts(request: Request, model: str) -> bool:
         return False
     caller = next((m for m in reversed(request.messages) if m.role is Role.ASSISTANT), None)
     own = [] if caller is None else [one for one in caller.thoughts if one.model == model]
-    return not any((one.signature or one.redacted) and not is_given_back(one) for one in own)
+    return not any((one.signature or one.redacted) and not is_round_trip(one) for one in own)
 
 
 def _mark_prompt(body: dict[str, Any], request: Request) -> None:

@@ -25,7 +25,13 @@ from batuta.clients.openai.stream import (
 )
 from batuta.clients.stream_reading import StreamAccumulator
 from batuta.clients.text_tool_calls import complete_with_calls
-from batuta.clients.tool_turns import ANY_ID, OPENAI_IDS, fit_tool_turns, give_back, rule_of_model
+from batuta.clients.tool_turns import (
+    ANY_ID,
+    OPENAI_IDS,
+    add_round_trip_fields,
+    fit_tool_turns,
+    rule_of_model,
+)
 from batuta.clients.transport import HttpTransport
 from batuta.core import (
     Audio,
@@ -239,7 +245,7 @@ class OpenAIChatAdapter:
         for message in messages:
             sent += _chat_messages(message, self._dialect)
             if message.role is Role.ASSISTANT:
-                give_back(sent[-1], message, self._model, self._reasoning_field)
+                add_round_trip_fields(sent[-1], message, self._model, self._reasoning_field)
         if request.prefill and self.supports_prefill:
             sent.append({"role": "assistant", "content": request.prefill})
         return sent
