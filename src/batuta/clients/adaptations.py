@@ -110,7 +110,7 @@ def alternate_roles(request: Request) -> Request:
     return replace(request, messages=tuple(changed))
 
 
-def answer_results(request: Request) -> Request:
+def answer_tool_results(request: Request) -> Request:
     """Insert a short assistant message between tool results and a user message."""
     changed: list[Message] = []
     for message in request.messages:
@@ -127,7 +127,7 @@ def end_with_user(request: Request) -> Request:
     return replace(request, messages=(*request.messages, user_message(_CONTINUE)))
 
 
-def ask_for_call(request: Request) -> Request:
+def ask_for_tool_call(request: Request) -> Request:
     """Replace a forced tool call by an instruction in the system message."""
     choice = request.tool_choice
     if not request.tools or choice in {None, "auto", "none"}:
@@ -204,7 +204,7 @@ def _schema_text(request: Request) -> str | None:
     return orjson.dumps(form.schema, option=orjson.OPT_SORT_KEYS).decode()
 
 
-def schema_in_words(request: Request) -> Request:
+def describe_schema(request: Request) -> Request:
     """Request any JSON object, and put the schema into the system message."""
     schema = _schema_text(request)
     if schema is None:
@@ -218,11 +218,11 @@ def without_json_mode(request: Request) -> Request:
     form = request.response_format
     if form is None:
         return request
-    described = schema_in_words if form.kind == "json_schema" else say_json
-    return replace(described(request), response_format=None)
+    describe = describe_schema if form.kind == "json_schema" else mention_json
+    return replace(describe(request), response_format=None)
 
 
-def say_json(request: Request) -> Request:
+def mention_json(request: Request) -> Request:
     """Add an instruction to answer in JSON, if that is required and no message mentions JSON."""
     if request.response_format is None or any("json" in m.text.lower() for m in request.messages):
         return request
@@ -340,10 +340,10 @@ _REMEDIES = (
 
 _APPLIED: Mapping[Kind, Callable[[Request], Request]] = {
     "no_reasoning": without_reasoning,
-    "no_forced_calls": ask_for_call,
-    "no_json_schema": schema_in_words,
+    "no_forced_calls": ask_for_tool_call,
+    "no_json_schema": describe_schema,
     "no_json_mode": without_json_mode,
-    "say_json": say_json,
+    "say_json": mention_json,
     "no_strict": without_strict,
     "no_cache_marks": without_cache_marks,
     "no_names": without_names,
@@ -352,7 +352,7 @@ _APPLIED: Mapping[Kind, Callable[[Request], Request]] = {
     "one_system_message": put_system_first,
     "no_system_message": without_system,
     "alternate_roles": alternate_roles,
-    "assistant_after_results": answer_results,
+    "assistant_after_results": answer_tool_results,
     "end_with_user": end_with_user,
 }
 """Applied in this order: kinds that add to the system message come before kinds that move or join
@@ -364,7 +364,7 @@ def _find_changes(kinds: frozenset[Kind]) -> tuple[Callable[[Request], Request],
     return tuple(apply for kind, apply in _APPLIED.items() if kind in kinds)
 
 
-_FORM_IN_WORDS: frozenset[Kind] = frozenset({"no_json_schema", "no_json_mode"})
+_UNENFORCED_FORMAT: frozenset[Kind] = frozenset({"no_json_schema", "no_json_mode"})
 """The kinds with which the server no longer enforces the response format."""
 
 _FIELDS: Mapping[str, str] = {
@@ -404,24 +404,24 @@ class Adaptations:
             FormRefusedError: the server cannot enforce the response format, and describing it in
                 the prompt does not suffice.
         """
-        if self.loses_form(request):
+        if self.only_describes_format(request):
             raise FormRefusedError("the provider cannot enforce the requested response format")
         effort = request.sampling.effort
         if effort is not None and (effort in self.efforts or "no_effort" in self.kinds):
             other = None if "no_effort" in self.kinds else self.efforts[effort]
             request = replace(request, sampling=replace(request.sampling, effort=other))
         if self.schemas and _schema_digest(request) in self.schemas:
-            request = schema_in_words(request)
+            request = describe_schema(request)
         for apply in _find_changes(self.kinds):
             request = apply(request)
         return request
 
-    def loses_form(self, request: Request) -> bool:
+    def only_describes_format(self, request: Request) -> bool:
         """Return True if a response format that must be enforced would only be described."""
         form = request.response_format
         if form is None or form.words_suffice:
             return False
-        return bool(_FORM_IN_WORDS & self.kinds) or _schema_digest(request) in self.schemas
+        return bool(_UNENFORCED_FORMAT & self.kinds) or _schema_digest(request) in self.schemas
 
     def adapt_body(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return the body with the fields and names that the server accepts."""

@@ -224,16 +224,16 @@ def _other_form(
         other = _adapt_request(endpoint.adapter, form.adaptations, changed, stream=form.stream)
         if other.body not in tried:
             return other
-    in_words: Adaptations | None = None
+    described: Adaptations | None = None
     for adaptations in form.adaptations.remedies(error, form.original, form.body):
-        if adaptations.loses_form(form.original):
-            in_words = in_words or adaptations
+        if adaptations.only_describes_format(form.original):
+            described = described or adaptations
             continue
         other = _adapt_request(endpoint.adapter, adaptations, form.original, stream=form.stream)
         if other.body not in tried:
             return other
-    if in_words is not None:
-        endpoint.learned.keep(in_words)
+    if described is not None:
+        endpoint.learned.keep(described)
         raise FormRefusedError(str(error), status=error.status) from error
     return None
 
