@@ -214,7 +214,7 @@ def describe_schema(request: Request) -> Request:
 
 
 def without_json_mode(request: Request) -> Request:
-    """Replace the response format by an instruction in the system message."""
+    """Remove the response format, and describe it as `describe_schema` or `mention_json` do."""
     form = request.response_format
     if form is None:
         return request

@@ -31,7 +31,7 @@ from batuta.clients.decoding import (
     dump_json,
     with_joined_halves,
 )
-from batuta.clients.error_mapping import find_stated_error, name_dialect_mistake
+from batuta.clients.error_mapping import describe_wrong_format, find_stated_error
 from batuta.clients.http_target import HttpTarget, with_host
 from batuta.clients.reply_cost import count_reply, has_small_usage, price_searches
 from batuta.clients.stream_reading import (
@@ -351,7 +351,7 @@ def _parse_reply(endpoint: _ProviderEndpoint, target: HttpTarget, data: Any) -> 
     except DECODING_ERRORS:
         stated = find_stated_error(data)
         failure = (
-            InvalidReplyError(f"the provider answered with JSON {name_dialect_mistake(data)}")
+            InvalidReplyError(f"the provider answered with JSON {describe_wrong_format(data)}")
             if stated is None
             else map_error_reply(target, ErrorReply(stated))
         )

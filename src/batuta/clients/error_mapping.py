@@ -314,7 +314,7 @@ _CLIENT_NAMES = {"choices": "n"}
 """Fields of `Sampling` whose API name differs."""
 
 
-def name_dialect_mistake(payload: Any) -> str:
+def describe_wrong_format(payload: Any) -> str:
     """Return the end of a sentence about a payload in a wrong format, with a remedy if known."""
     fields = as_object(payload)
     if isinstance(fields.get("done"), bool) and ("message" in fields or "response" in fields):
