@@ -43,7 +43,7 @@ def page_address(url: str) -> str:
     return url
 
 
-def call_error(code: str) -> str:
+def search_error_code(code: str) -> str:
     """Return Batuta's error code for a provider's search error."""
     return USED_UP if code == USED_UP else UNAVAILABLE
 

@@ -25,7 +25,7 @@ from batuta.clients.decoding import (
     with_own_names,
 )
 from batuta.clients.error_mapping import find_stated_error
-from batuta.clients.native_search import SearchReader, call_error
+from batuta.clients.native_search import SearchReader, search_error_code
 from batuta.clients.tool_turns import ToolCallAccumulator, arguments_text
 from batuta.core import Citation, Delta, Finish, Reply, Thought, Usage
 
@@ -318,7 +318,7 @@ def _read_result(
         for page in map(as_object, as_array(content))
     ]
     code = as_string(as_object(content).get("error_code"))
-    error = call_error(code) if isinstance(content, dict) else ""
+    error = search_error_code(code) if isinstance(content, dict) else ""
     call_id = as_string(block.get("tool_use_id"))
     return searches.add_call(call_id, query, at=at, pages=pages, error=error)
 
