@@ -1,4 +1,4 @@
-"""Adaptations of requests to what a worker's server refuses, learned from its error responses.
+"""Adaptations of requests to a worker's server, learned from its error responses.
 
 When an error names something that can be expressed differently or left out, the same request is
 sent again in that form. The worker's client remembers the form that worked, so later requests are

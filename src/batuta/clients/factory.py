@@ -86,8 +86,8 @@ class Deployment:
 
 
 COOLDOWN = BreakerPolicy(failures=1, pause=15.0)
-"""A deployment is skipped after one failure: for 15 seconds, then each time twice as long, up to 5
-minutes."""
+"""A deployment is skipped after one failure that is no rate limit: for 15 seconds, then each time
+twice as long, up to 5 minutes."""
 
 
 @final
@@ -95,7 +95,7 @@ class Deployments:
     """Calls one of the deployments, and the others in turn as long as the call fails.
 
     A conversation stays at its deployment, where its prompt is cached. A deployment that has failed
-    is skipped for a while (`COOLDOWN`), unless all have failed: then all are called nevertheless.
+    is skipped for a while (see `COOLDOWN`), unless all have: then all are called nevertheless.
     """
 
     def __init__(self, members: Sequence[Deployment]) -> None:

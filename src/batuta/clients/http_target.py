@@ -177,7 +177,7 @@ NO_KEY = Secret("")
 
 
 def redact_secrets(text: str, key: Secret = NO_KEY) -> str:
-    """Return `text` with `key` and anything like a key hidden, and URLs reduced to their host."""
+    """Return `text` without `key` and anything like a key; see `core.redaction.hide_keys`."""
     if key:
         text = text.replace(key.reveal(), HIDDEN_KEY)
     return hide_keys(text)

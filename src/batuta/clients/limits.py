@@ -1,7 +1,7 @@
 """Rate and concurrency limits of a worker, and slowing down after 429 responses.
 
-A provider that answers 429 works: it only says that this key sends too much. So calls pause for a
-moment, and then pass through a token bucket of one token, filled at half the previous rate of
+A 429 does not mean that the provider is down, only that this key sends too much. So calls pause for
+a moment, and then pass through a token bucket of one token, filled at half the previous rate of
 calls. Every answer raises the rate a little, until it no longer delays any call. A 429 may concern
 one request only, and its `Retry-After` may be days. So the pause for all other calls is short at
 first, doubles with each consecutive 429, and is bounded.

@@ -1,6 +1,7 @@
 """Tool calls: collected from replies, and fitted to one provider when a conversation is sent.
 
-A conversation may contain another worker's call ids, which this provider refuses or which repeat.
+A conversation may contain another worker's call ids, which may repeat or which this provider may
+refuse.
 Clients send tool results in any order, while some models match them to calls by order alone.
 
 Some servers require fields of an assistant's message to be sent back unchanged: OpenRouter's
