@@ -1,8 +1,7 @@
 """Tool calls: collected from replies, and fitted to one provider when a conversation is sent.
 
 A conversation may contain another worker's call ids, which may repeat or which this provider may
-refuse.
-Clients send tool results in any order, while some models match them to calls by order alone.
+refuse. Clients send tool results in any order, but some models match them to calls by order alone.
 
 Some servers require fields of an assistant's message to be sent back unchanged: OpenRouter's
 `reasoning_details`, LiteLLM's `thinking_blocks` and Copilot's `reasoning_opaque`, which may be
