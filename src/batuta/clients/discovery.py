@@ -317,7 +317,7 @@ class Discovery:
     """Hosted providers first, each provider's models in its own order. If two servers at configured
     addresses list a worker of the same id, the first is kept."""
     silent: tuple[str, ...] = ()
-    """Environment variables with the address of a server that does not answer."""
+    """Environment variables with the address of a server whose models could not be listed."""
     unasked: tuple[WorkerSpec, ...] = ()
     """The workers of `specs` on local servers that are not configured but were found."""
 
@@ -428,7 +428,7 @@ def _hosted_workers(
 async def _probe_server(
     server: _ProviderAccess, http: HttpTransport
 ) -> tuple[WorkerSpec, ...] | None:
-    """Return the server's workers; None if it does not answer in time."""
+    """Return the server's workers; None if its models could not be listed."""
     provider = server.provider
     address = ModelServer(
         kind=provider.name, base_url=server.base_url, key=server.key, named=server.has_own_url
