@@ -64,7 +64,7 @@ class _ChoiceAccumulator:
         self.finish: Finish | None = None
         self._refused = False
         self._has_words = False
-        self._matched: str | None = None
+        self._stop_sequence: str | None = None
 
     def reply(self, model: str) -> Reply:
         """Return what has been received of the reply so far."""
@@ -79,7 +79,7 @@ class _ChoiceAccumulator:
             else resolve_finish(self.finish or Finish.STOP, calls),
             model=model,
             thoughts=() if thought is None else (thought,),
-            stop_sequence=self._matched,
+            stop_sequence=self._stop_sequence,
             is_refusal=self._refused,
             logprobs=tuple(self._logprobs),
             images=tuple(self._images),
@@ -107,7 +107,7 @@ class _ChoiceAccumulator:
         reason = choice.get("finish_reason")
         if reason and reason != "null":
             self.finish = _parse_finish(choice, reason)
-            self._matched = _matched_stop_text(choice)
+            self._stop_sequence = _matched_stop_text(choice)
         message = self._fields_of(choice)
         text = _message_text(message)
         text += self._missing_rest(choice, text)
