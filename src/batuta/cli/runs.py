@@ -383,11 +383,7 @@ async def _find_runs(limit: int, run_filter: RunFilter, target: str) -> tuple[Ru
 
 
 async def _load_run(run_id: str, target: str) -> Run:
-    """Return the stored run with that id or unique id prefix.
-
-    Raises:
-        ConfigError: no run matches, or several do.
-    """
+    """Return the stored run with that id or unique id prefix."""
     async with Store.open(target) as store:
         run = await store.get(run_id)
         if run is None and (whole := await _whole_id(store, run_id)):

@@ -623,16 +623,10 @@ def _release_connection(response: aiohttp.ClientResponse) -> None:
 async def _read_body(
     response: aiohttp.ClientResponse, limit: int, begun: bytes = b""
 ) -> tuple[list[bytes], bool]:
-    """Read the body; stop once it is larger than the limit.
+    """Read the body after `begun`; stop once it is larger than `limit` bytes.
 
-    Args:
-        response: the response to read.
-        limit: the allowed size of the body in bytes.
-        begun: the beginning of the body, if it was read before.
-
-    Returns:
-        The body in pieces, since joining a large body would block the event loop; and whether it
-        exceeds the limit.
+    Returns the body in pieces, since joining a large body would block the event loop, and whether
+    it exceeds the limit.
     """
     pieces, size = [begun], len(begun)
     while size <= limit and (piece := await response.content.readany()):
