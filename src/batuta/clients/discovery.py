@@ -51,7 +51,7 @@ class ModelServer:
     base_url: str
     key: Secret = NO_KEY
     named: bool = False
-    """Whether the address is configured; if it is only a common port, any program may listen."""
+    """Whether the address is configured; at a common port, another program may listen."""
 
     def api(self, path: str) -> HttpTarget:
         """Return the target for a path under the base URL."""

@@ -68,7 +68,7 @@ from batuta.usage import ZERO_USAGE, Usage
 _REQUEST_ERRORS = (BadRequestError, ContextLengthError, NotRecordedError)
 """Errors of the request itself, which is then sent to no other deployment."""
 _IDENTIFYING_CHARACTERS = 2_000
-"""The number of each message's first characters that identify a conversation."""
+"""Number of first characters of each message by which a conversation is identified."""
 
 
 @dataclass(frozen=True, slots=True)

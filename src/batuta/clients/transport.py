@@ -103,7 +103,7 @@ def connection_error(target: HttpTarget, error: Exception, idle: float) -> Clien
 
     Args:
         target: the address that was called.
-        error: what aiohttp or the system raised.
+        error: the error that aiohttp or the system raised.
         idle: the idle timeout in seconds.
     """
     if isinstance(error, aiohttp.ClientProxyConnectionError):
@@ -602,7 +602,7 @@ def _take_unread(content: aiohttp.StreamReader) -> bytes:
 
 
 def _begins_value(begun: bytes) -> bool:
-    """Return True if a body with this beginning is JSON; no server-sent event begins like JSON."""
+    """Return True if a body begins like a JSON object or array, as no server-sent event does."""
     return begun.strip(_SPACE)[:1] in {b"{", b"["}
 
 
