@@ -169,7 +169,7 @@ class KeyLimits:
         typer.Option(
             min=0,
             max=1,
-            help="Minimum confidence of the key's answers, if \\[confidence] is configured.",
+            help="Confidence below which the key's answers count as unsure; needs \\[confidence].",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None

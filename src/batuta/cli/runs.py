@@ -49,7 +49,7 @@ class RunOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunWords:
-    """Options that select runs by text, model, outcome and caller."""
+    """Options that select runs by text, system, outcome, worker, caller and tags."""
 
     panel: ClassVar = "Which runs"
 
