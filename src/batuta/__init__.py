@@ -59,7 +59,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used.
+    """Return a public name, imported from its module.
 
     Raises:
         AttributeError: there is no such name.

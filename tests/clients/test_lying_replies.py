@@ -16,7 +16,7 @@ from batuta.clients.decoding import (
     MAX_TOOL_CALLS,
     with_joined_halves,
 )
-from batuta.clients.error_mapping import error_from_reply, name_dialect_mistake
+from batuta.clients.error_mapping import describe_wrong_format, error_from_reply
 from batuta.clients.gemini.stream import GeminiStreamAccumulator, parse_response
 from batuta.clients.gemini.stream import parse_usage as gemini_usage
 from batuta.clients.native_search import SearchReader
@@ -28,7 +28,7 @@ from batuta.clients.openai.stream import (
 )
 from batuta.clients.stated_cost import stated_usd
 from batuta.clients.stream_reading import DECODING_ERRORS, HalfJoiner
-from batuta.clients.tool_turns import give_back
+from batuta.clients.tool_turns import add_round_trip_fields
 from batuta.core import Citation, Message, Role
 
 WRONG = [["f"], {"a": "b"}, 7, True, 1e308]
@@ -45,8 +45,8 @@ OLLAMA = {"model": "llama3.2", "created_at": "2026-08-04T08:52:19Z", "done": Fal
 
 @pytest.mark.parametrize("words", [{"message": {"content": "It is "}}, {"response": "It is "}])
 def test_who_reaches_ollamas_own_api_is_told_what_to_change(words):
-    assert "`base_url` end with /v1" in name_dialect_mistake({**OLLAMA, **words})
-    assert "/v1" not in name_dialect_mistake({"choices": [], **words})
+    assert "`base_url` end with /v1" in describe_wrong_format({**OLLAMA, **words})
+    assert "/v1" not in describe_wrong_format({"choices": [], **words})
 
 
 @pytest.mark.parametrize("wrong", [*WRONG, None])
@@ -138,7 +138,9 @@ def test_half_a_character_is_whole_or_replaced_wherever_it_stands():
     [made] = reply.tool_calls
     assert (made.name, made.id, reply.model) == ("f\ufffd", "c\ufffd", "\ufffd")
     said = {}
-    give_back(said, Message(role=Role.ASSISTANT, parts=(made,), thoughts=reply.thoughts), "m", "")
+    add_round_trip_fields(
+        said, Message(role=Role.ASSISTANT, parts=(made,), thoughts=reply.thoughts), "m", ""
+    )
     assert said["reasoning_details"] == [{**detail, "text": "so 😀"}]
 
 

@@ -19,7 +19,7 @@ from batuta.clients.openai.models import needs_responses, reasoning_effort
 from batuta.clients.openai.responses import OpenAIResponsesAdapter
 from batuta.clients.openai.responses_stream import ResponsesStreamAccumulator, parse_response
 from batuta.clients.providers import PROVIDERS, WorkerSpec
-from batuta.clients.tool_turns import GivenBack
+from batuta.clients.tool_turns import RoundTripFields
 from batuta.core import (
     Finish,
     Message,
@@ -125,7 +125,7 @@ def after_a_look(thought):
 
 @pytest.mark.parametrize("model", ["claude-opus-5-5", "claude-haiku-4-5"])
 def test_what_chat_completions_gave_back_is_no_thought_of_the_messages_api(model):
-    collected = GivenBack()
+    collected = RoundTripFields()
     collected.add_fields({"thinking_blocks": [{"type": "thinking", "thinking": "Hm."}]})
     thought = collected.thought(model)
     assert thought is not None

@@ -20,7 +20,7 @@ def test_numbers_of_calls_that_are_none_change_nothing(number):
     call = ToolCall(id="call_1", name="f", arguments="{}")
     turn = Message(role=Role.ASSISTANT, parts=(Text("Yes."), call), thoughts=(thought,))
     said = {"tool_calls": [{"id": "call_1"}]}
-    tool_turns.give_back(said, turn, "m", "")
+    tool_turns.add_round_trip_fields(said, turn, "m", "")
     assert said == {"tool_calls": [{"id": "call_1", "extra_content": {"kept": True}}]}
     assert set(tool_turns.kept_signatures(turn, "m")) <= {999_999_999}
 

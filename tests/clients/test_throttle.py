@@ -206,7 +206,7 @@ def test_no_turn_comes_before_the_pause_is_over(steps):
             turn = clock.time + throttle.reserve_slot()
             assert turn >= until - 1e-6 and turn >= last - 1e-6
             last = turn
-        assert throttle.rate >= 2 and throttle.wait() <= 60 + 40 / 2
+        assert throttle.rate >= 2 and throttle.remaining_wait() <= 60 + 40 / 2
 
 
 async def test_many_refusals_open_no_breaker():

@@ -1,6 +1,6 @@
 """The command line. An error that a user can act on is one sentence on stderr.
 
-A command's module is imported only when the command is used: `--version` loads no database.
+The modules of commands are imported on first use: `--version` loads no database.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def explain_usage_error(error: TyperException) -> str:
 
 
 def _explain_value(name: str, cause: BaseException) -> str:
-    """Return what pydantic found wrong with an option's value; empty if the cause is another."""
+    """Return what pydantic found wrong with an option's value; empty for any other cause."""
     from pydantic import ValidationError  # noqa: PLC0415 - only when a value is wrong
 
     from batuta.config.settings_file import describe_value_error  # noqa: PLC0415 - same
@@ -80,7 +80,7 @@ def _typed_commands() -> Iterator[str]:
 @final
 @dataclass(frozen=True, slots=True)
 class CommandSource:
-    """The definition of a built-in command, which is imported when it is used."""
+    """A built-in command, whose module is imported by `load`."""
 
     module: str
     """A module of `batuta.cli`."""
@@ -110,13 +110,13 @@ class CommandSource:
 @final
 @dataclass(frozen=True, slots=True)
 class PluginCommand:
-    """A command of another package: a `typer.Typer` with one or more commands."""
+    """A command that is a plugin: a `typer.Typer` with one or more commands."""
 
     panel: str = ""
     """The panel of the help that lists the command."""
 
     def load(self, name: str) -> Command:
-        """Import the plugin; if that fails, return a command that raises the error."""
+        """Import the plugin; on a `ConfigError`, return a command that raises that error."""
         try:
             command = open_plugin("command", name, get_command)
         except ConfigError as error:
@@ -278,7 +278,7 @@ def _accept_options(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Read the options of the whole command."""
+    """Declare the options of `batuta` itself."""
 
 
 def _prepare_streams() -> None:
@@ -311,7 +311,7 @@ class _Termination:
         self._holds_interrupts = (
             sys.platform != "win32" and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         )
-        if self._holds_interrupts:  # blocked: an event loop needs Python's own handler
+        if self._holds_interrupts:  # blocked, since event loops replace only Python's own handler
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -356,7 +356,7 @@ def main() -> None:
 
 
 def _discard_buffered(stream: TextIO) -> None:
-    """Write what is buffered to the null device; otherwise it would fail again at exit."""
+    """Redirect the stream to the null device; its buffered text would fail again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

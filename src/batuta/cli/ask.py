@@ -221,7 +221,7 @@ async def _answer_question(text: str, options: AskCommandOptions) -> int:
 
 
 def _choose_system(config: LoadedConfig, options: AskCommandOptions) -> ServedSystem:
-    """Return the system to ask, narrowed to its effort, with the limits of the command.
+    """Return the system to ask, at its default effort and with the limits of the options.
 
     Raises:
         ConfigError: the system does not exist or only a server answers under its name, or both a

@@ -81,8 +81,8 @@ def verify_trail(
 ) -> None:
     """Check that no record was changed, inserted, or removed between two others.
 
-    The removal of the newest records is detected only with --known. Exit codes: 0 intact;
-    1 broken; 2 wrong use.
+    The removal of the newest records, or a rewrite of all, is detected only with --known. Exit
+    codes: 0 intact; 1 broken; 2 not checked.
     """
     known_record = None
     if known is not None:

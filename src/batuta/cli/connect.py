@@ -52,17 +52,17 @@ class ConnectRecord:
     """The address of the server."""
 
 
-def find_record(folder: Path, client: str, file: Path, *, is_other: bool) -> Path:
-    """Return the path of the record of what was written into a settings file.
+def find_record(folder: Path, client: str, file: Path, *, any_file: bool) -> Path:
+    """Return the path of the record for a settings file; there may be no record yet.
 
     Args:
         folder: the folder of all records.
         client: the agent's name.
         file: the settings file.
-        is_other: without a record for that file, return the agent's record if it has only one.
+        any_file: without a record for that file, return the agent's record if it has only one.
     """
     own = folder / f"{client}-{_hash_content(str(file.resolve()).encode())[:16]}.json"
-    if not is_other or own.exists():
+    if not any_file or own.exists():
         return own
     found = [*folder.glob(f"{client}*.json")]
     return found[0] if len(found) == 1 else own
@@ -80,7 +80,7 @@ class ClientSettings:
 
     @property
     def backup(self) -> Path:
-        """The copy of the file without Batuta's settings, made at each `batuta connect`."""
+        """The copy of the file without Batuta's settings; made only if the file existed before."""
         return self.file.with_name(self.file.name + BACKUP)
 
     def changed_text(self, to: Connection) -> str:
@@ -99,7 +99,7 @@ class ClientSettings:
     def _text_before(self) -> bytes:
         """Return the content of the settings file without Batuta's settings.
 
-        If the file was edited after Batuta wrote it, the edits are kept; else it is the backup.
+        If the file was edited after Batuta wrote it, the edits are kept; else this is the backup.
         """
         now = _read_bytes(self.file)
         if self.record is None:
@@ -193,7 +193,7 @@ def _hash_content(content: bytes) -> str:
 
 
 def _write_file(path: Path, content: bytes, mode: int) -> None:
-    """Write the file atomically; at no moment can users read it whom `mode` excludes."""
+    """Write the file atomically; users whom `mode` excludes can never read it."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
@@ -251,7 +251,7 @@ def connect_command(
         bool,
         typer.Option(
             "--undo",
-            help="Remove Batuta's settings, keep later changes, and revoke the key that was made.",
+            help="Remove Batuta's settings, keep later changes, and revoke a key created for it.",
         ),
     ] = False,
 ) -> None:
@@ -263,7 +263,7 @@ def connect_command(
         write_error(f"in {path}:\n")
         write_output(agent.connect("", to))
         return
-    record = find_record(data_folder() / "connect", client, path, is_other=undo and file is None)
+    record = find_record(data_folder() / "connect", client, path, any_file=undo and file is None)
     settings = ClientSettings(agent, path, record)
     if undo:
         _undo_settings(settings, agent)
@@ -302,7 +302,7 @@ async def _set_up_agent(
 
 
 async def _ask_once(http: HttpTransport, agent: Agent, to: Connection, *, is_new: bool) -> None:
-    """Send one small question in the way that the agent will send its questions.
+    """Send one small question to the API that the agent will call.
 
     Raises:
         ConfigError: the key is rejected, or the question is not answered.
@@ -330,11 +330,12 @@ async def _find_key(
 ) -> AsyncGenerator[tuple[str, str]]:
     """Yield the key to use, and its id if it was created here.
 
-    The key is empty if the server needs none, and the id is empty if none was created. If the block
-    raises an error, a created key is revoked.
+    The key of BATUTA_API_KEY is preferred. The key is empty if the server needs none, and the id is
+    empty if none was created. If the block raises an error, a created key is revoked.
 
     Raises:
-        ConfigError: the server cannot be reached, or no key can be created.
+        ConfigError: the server cannot be reached, or does not create a key.
+        StoreError: the store, in which the key would be created, cannot be used.
     """
     given = read_variable(os.environ, KEY_VARIABLE)
     if given or not await _needs_key(http, to.url):
@@ -368,6 +369,7 @@ async def _make_key(http: HttpTransport, agent: Agent, url: str, per_day: str) -
     Raises:
         ConfigError: the budget is invalid, the server does not create the key, or it runs on
             another machine and no admin token is set.
+        StoreError: the store cannot be used.
     """
     try:
         permissions = read_permissions({"per_day": per_day})
@@ -418,7 +420,7 @@ def _undo_settings(settings: ClientSettings, agent: Agent) -> None:
     if record and record.key_id:
         anyio.run(_revoke_key_alone, record.url, record.key_id)
     since = "" if is_ours else "; later changes in it were kept"
-    write_error(f"{settings.file} is restored to before {agent.title} was connected{since}.\n")
+    write_error(f"{settings.file} is as it was before {agent.title} was connected{since}.\n")
 
 
 async def _revoke_key_alone(url: str, key_id: str) -> None:

@@ -23,7 +23,7 @@ Json = dict[str, Any]
 KeyPath = tuple[str, ...]
 """The keys that lead to a setting in nested objects."""
 NO_KEY_TEXT = "batuta"
-"""Sent as the key to a server without keys, by agents that do not start without a key."""
+"""Sent as the key to a server that needs none, by agents that do not start without a key."""
 _BEGIN, _END = "# >>> batuta connect >>>\n", "# <<< batuta connect <<<\n"
 _KEPT = "# batuta connect keeps: "
 _ADD_YOURSELF = "; run with --print and add the printed lines yourself"
@@ -37,7 +37,7 @@ class Connection:
     """The server's address, without `/v1`."""
     model: str
     key: str = ""
-    """Empty if the server has no keys."""
+    """Empty if the server needs none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def _unset_json(text: str, before: str, paths: Iterable[KeyPath]) -> str:
 def _restore_setting(settings: Json, old: Json, path: KeyPath) -> None:
     """Restore the old value of a setting.
 
-    A setting without an old value is removed, with the objects that this leaves empty.
+    A setting without an old value is removed, with the new objects that this leaves empty.
     """
     name, *rest = path
     if not rest:
@@ -116,7 +116,7 @@ def _add_lines(
 
     Args:
         text: the settings.
-        replaced: matches the line of a replaced setting; searched before the first table only.
+        replaced: matches the line of a replaced setting; used only before the first TOML table.
         first: lines to add before the settings.
         last: lines to add after the settings.
     """

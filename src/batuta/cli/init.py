@@ -64,7 +64,7 @@ def command(
     """Find models by keys, addresses and local servers, and write a batuta.toml.
 
     On a terminal the command asks before it writes; elsewhere it does not ask. Exit codes: 0
-    written; 1 not confirmed; 2 no worker answers, or the file cannot be written.
+    written; 1 not confirmed; 2 no worker answers, or the file exists or cannot be written.
     """
     if out.exists() and not force:
         raise ConfigError(
@@ -131,7 +131,6 @@ async def _find_and_check(
 
 
 def _describe_failures(checks: Mapping[WorkerId, WorkerCheck]) -> str:
-    """Return a sentence that explains why no worker answers."""
     errors = {str(result.error) for result in checks.values()}
     reason = errors.pop() if len(errors) == 1 else "see the table for the reason of each"
     return f"no worker answers, so nothing was written: {reason}"

@@ -94,7 +94,7 @@ def step_json(step: StepRun) -> dict[str, Any]:
 
 
 def usage_json(usage: Usage) -> dict[str, int]:
-    """Return the numbers of calls and tokens, without those written to a cache."""
+    """Return the numbers of calls and tokens; tokens written to a cache are not listed."""
     return {
         "calls": usage.calls,
         "input": usage.input,
@@ -107,7 +107,7 @@ def usage_json(usage: Usage) -> dict[str, int]:
 
 
 def cost_json(cost: Cost) -> dict[str, Any]:
-    """Return the cost; `usd` is None if there are calls and none has a known price."""
+    """Return the cost; `usd` is None if calls are unpriced and no dollars are known."""
     usd = None if cost.is_unknown else float(cost.usd)
     return {"usd": usd, "unpriced_calls": cost.unpriced_calls}
 

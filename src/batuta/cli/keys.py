@@ -55,16 +55,16 @@ _T = TypeVar("_T")
 Id = Annotated[str, typer.Argument(help="The key's id, as `batuta keys list` shows it.")]
 PerDay = Annotated[
     str | None,
-    typer.Option(metavar="DOLLARS", help="Budget per day, in UTC.", rich_help_panel=BUDGET_PANEL),
+    typer.Option(metavar="DOLLARS", help="Budget per day (UTC).", rich_help_panel=BUDGET_PANEL),
 ]
 PerMonth = Annotated[
     str | None,
-    typer.Option(metavar="DOLLARS", help="Budget per month, in UTC.", rich_help_panel=BUDGET_PANEL),
+    typer.Option(metavar="DOLLARS", help="Budget per month (UTC).", rich_help_panel=BUDGET_PANEL),
 ]
 Expires = Annotated[
     str | None,
     typer.Option(
-        help="When it expires: 90s, 15m, 12h or 30d from now.", rich_help_panel=ACCESS_PANEL
+        help="When the key expires: 90s, 15m, 12h or 30d from now.", rich_help_panel=ACCESS_PANEL
     ),
 ]
 ServedPool = Annotated[
@@ -85,7 +85,7 @@ class KeyLimits:
         list[str] | None,
         typer.Option(
             "--model",
-            help="A model it may use, such as batuta-mini or worker/*; may be repeated.",
+            help="A model that the key may use, such as batuta-mini or worker/*; may be repeated.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -131,7 +131,8 @@ class KeyLimits:
         list[str] | None,
         typer.Option(
             "--allow",
-            help="A worker that may receive its requests: an id or tag:region:eu; may be repeated.",
+            help="A worker that may receive the key's requests: an id, or a tag as tag:region:eu; "
+            "may be repeated.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -139,8 +140,8 @@ class KeyLimits:
         list[str] | None,
         typer.Option(
             "--deny",
-            help="A worker that may not receive its requests: an id or tag:region:us; may be "
-            "repeated.",
+            help="A worker that may not receive the key's requests: an id, or a tag as "
+            "tag:region:us; may be repeated.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -149,7 +150,7 @@ class KeyLimits:
         list[str] | None,
         typer.Option(
             "--tag",
-            help="A tag for all its questions, for plan rules; may be repeated.",
+            help="A tag for all questions of the key, for plan rules; may be repeated.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -158,7 +159,7 @@ class KeyLimits:
         list[str] | None,
         typer.Option(
             "--tool",
-            help="A server tool that its requests may use; may be repeated. none: no tool.",
+            help="A server tool that the key's requests may use; may be repeated. none: no tool.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -168,12 +169,12 @@ class KeyLimits:
         typer.Option(
             min=0,
             max=1,
-            help="Minimum confidence of its answers, if \\[confidence] is configured.",
+            help="Confidence below which the key's answers count as unsure; needs \\[confidence].",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
 
-    def named(self) -> dict[str, Any]:
+    def given(self) -> dict[str, Any]:
         """Return the limits that were given, in the form that `read_permissions` takes."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
@@ -187,7 +188,7 @@ def create_key(
     name: Annotated[str, typer.Argument(help="What the key is for.")],
     tenant: Annotated[
         str,
-        typer.Option(help="The key's tenant, which is made if it is new; its keys share its runs."),
+        typer.Option(help="The key's tenant, created if it is new; its keys share their runs."),
     ] = DEFAULT_TENANT,
     *,
     limits: KeyLimits,
@@ -196,8 +197,8 @@ def create_key(
     json: Json = False,
 ) -> None:
     """Create a key; its secret is shown once."""
-    permissions, until = _read_permissions(limits.named()), _expiry_time(expires)
-    check_named(permissions, pool)
+    permissions, until = _read_permissions(limits.given()), _expiry_time(expires)
+    check_served_names(permissions, pool)
 
     async def work(store: Store, hasher: KeyHasher) -> tuple[ApiKey, IssuedKey]:
         by = command_actor()
@@ -243,11 +244,11 @@ def change_limits(
     A running server applies the change within 10 s.
     """
     known = _require_key(_with_store(lambda store: store.keys.find(key_id)), key_id)
-    check_named(_read_permissions(limits.named()), pool, known.permissions)
+    check_served_names(_read_permissions(limits.given()), pool, known.permissions)
 
     async def work(store: Store) -> ApiKey:
         key = _require_key(await store.keys.find(key_id), key_id)
-        permissions = _read_permissions(permissions_json(key.permissions) | limits.named())
+        permissions = _read_permissions(permissions_json(key.permissions) | limits.given())
         return _require_key(
             await store.keys.change(
                 key_id, permissions, expires=_expiry_time(expires), by=command_actor()
@@ -319,8 +320,8 @@ def show_spending(
         str, typer.Option(help=f"Comma-separated groups: {', '.join(SPEND_GROUPS)}.")
     ] = "day,tenant",
     tenant: Annotated[str | None, typer.Option(help="Only spending of this tenant.")] = None,
-    since: Annotated[str | None, typer.Option(help="The first day, as 2026-11-21.")] = None,
-    until: Annotated[str | None, typer.Option(help="The last day, as 2026-11-30.")] = None,
+    since: Annotated[str | None, typer.Option(help="The first day, such as 2026-11-21.")] = None,
+    until: Annotated[str | None, typer.Option(help="The last day, such as 2026-11-30.")] = None,
     *,
     json: Json = False,
 ) -> None:
@@ -445,7 +446,7 @@ def _expiry_time(text: str | None) -> float | None:
     return None if text is None else time.time() + _parse_seconds(text)
 
 
-def check_named(
+def check_served_names(
     permissions: KeyPermissions, pool: str | None, before: KeyPermissions | None = None
 ) -> None:
     """Check that the models and workers that the limits name are served.
@@ -459,8 +460,7 @@ def check_named(
         before: the key's previous permissions; the names in these are not checked.
 
     Raises:
-        ConfigError: a name is not served, and the message suggests a similar name; or the named
-            pool cannot be loaded.
+        ConfigError: a name is not served, or the named pool cannot be loaded.
     """
     if not (permissions.models or permissions.workers_allow or permissions.workers_deny):
         return

@@ -75,7 +75,7 @@ def serve_local(
         int, typer.Option(min=0, max=65535, help="The port to listen on; 0: any free port.")
     ] = DEFAULT_PORT,
     threads: Annotated[
-        int, typer.Option(min=1, help="Threads per model; on a busy machine more can be slower.")
+        int, typer.Option(min=1, help="Threads per model; more can be slower on a busy machine.")
     ] = ServingOptions().threads,
     slots: Annotated[
         int, typer.Option(min=1, help="Maximum number of concurrent calls per model.")

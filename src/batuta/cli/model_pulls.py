@@ -19,9 +19,9 @@ from batuta.rendering.terminal import write_error
 
 
 def offer_models(pool: str, *, yes: bool) -> None:
-    """Pull what `--pool local` needs, after asking unless `yes`.
+    """Pull the models of the pool `local` or `local:NAME,NAME`, after asking unless `yes`.
 
-    If no model is named and one is there already, nothing is pulled.
+    If none is named, all are pulled, or nothing if the cache has one already.
 
     Raises:
         ConfigError: a name is unknown, the user declines, or stdin is not a terminal and `yes` is

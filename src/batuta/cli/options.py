@@ -44,10 +44,10 @@ def format_example(command: str) -> str:
 MOST_USD = 1e9
 """Maximum amount in dollars; a larger or infinite amount is a mistake."""
 MOST_SECONDS = 1e9
-"""Maximum time limit; a longer or infinite limit is a mistake."""
+"""Maximum time limit in seconds; a longer or infinite limit is a mistake."""
 _JSON_HELP = "Print JSON on stdout."
 _DATABASE = re.compile(r"(postgres[\w+]*://)(?:\S*@)?([^\s?]*)\S*")
-"""The URL of a database, with a password in front of the host or among the options."""
+"""The URL of a PostgreSQL database, with a password before the host or among the options."""
 
 Json = Annotated[bool, typer.Option("--json", help=_JSON_HELP)]
 JsonOutput = Annotated[bool, typer.Option("--json", help=_JSON_HELP, rich_help_panel=OUTPUT_PANEL)]
@@ -136,7 +136,7 @@ def check_url(option: str, url: str) -> None:
 
 
 def hide_passwords(words: Iterable[str]) -> list[str]:
-    """Return the words of a command without the users, passwords and options of databases."""
+    """Return the words without the user, password and options of each PostgreSQL URL."""
     return [_DATABASE.sub(r"\1\2", word) for word in words]
 
 

@@ -22,11 +22,11 @@ from batuta.core.formatting import format_bytes
 from batuta.rendering.console import open_console
 
 QUIET_SECONDS = 60.0
-"""Seconds after which an update prints a line to a log, however little progress was made."""
+"""Seconds without a line after which an update prints one, whatever the progress."""
 
 
 class ProgressBars(Progress):
-    """Progress bars; without a terminal, a line at every tenth of the total and every minute."""
+    """Progress bars; without a terminal, a line per minute and per tenth of the total."""
 
     format_amount: Callable[[float], str] = "{:g}".format
     """Formats an amount of work for a log line."""

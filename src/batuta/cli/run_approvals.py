@@ -56,7 +56,7 @@ def add_approval_commands(app: typer.Typer) -> None:
 
 
 def list_waiting(as_json: Json = False) -> None:
-    """List plans that wait for approval, oldest first."""
+    """List plans that wait for approval, oldest first, at most 100."""
     plans = anyio.run(_list_plans)
     if as_json:
         print_json([plan_json(plan) for plan in plans])
@@ -133,7 +133,8 @@ def _edit_plan(plan: str, digest: str, file: Path) -> str:
     """Replace the plan's steps and return the digest of the edited plan.
 
     Raises:
-        ConfigError: the file or its steps are invalid, or the edit was not accepted.
+        ConfigError: the file or its steps are invalid, no such plan waits, or the run did not
+            accept the edit.
     """
     try:
         steps = file.read_text(encoding="utf-8")

@@ -40,10 +40,10 @@ class RunDisplay:
 
     def __init__(self, title: str) -> None:
         self.title = title
-        self.moving = True
+        self.is_running = True
         """False once the run has ended."""
         self.recorder = Recorder()
-        self.running: dict[tuple[int, int], int] = {}
+        self.received: dict[tuple[int, int], int] = {}
         """Characters received so far from each running step, by round and step index."""
         self.draft = ""
         """The text streamed so far by the workflow's last step; empty once the run has ended."""
@@ -54,18 +54,18 @@ class RunDisplay:
         self.recorder.add(event)
         match event:
             case StepStarted():
-                self.running[event.round, event.index] = 0
+                self.received[event.round, event.index] = 0
             case StepDelta():
-                received = self.running.get((event.round, event.index), 0)
-                self.running[event.round, event.index] = received + len(event.delta.text)
+                received = self.received.get((event.round, event.index), 0)
+                self.received[event.round, event.index] = received + len(event.delta.text)
                 if self._is_last_step(event.round, event.index):
                     self.draft += event.delta.text
             case StepFinished():
-                self.running.pop((event.round, event.step.index), None)
+                self.received.pop((event.round, event.step.index), None)
             case RoundPlanned() | StepRetried():
                 self.draft = ""
             case RunFinished():
-                self.draft, self.moving = "", False
+                self.draft, self.is_running = "", False
             case _:
                 pass
 
@@ -76,11 +76,11 @@ class RunDisplay:
 
     def __rich__(self) -> RenderableType:
         parts: list[RenderableType] = [Text(self.title, style="dim")]
-        if not self.recorder.rounds and self.moving:
+        if not self.recorder.rounds and self.is_running:
             self.spinner.update(text=Text("the conductor is writing the workflow…", style="dim"))
             parts.append(self.spinner)
         for number, round_ in enumerate(self.recorder.rounds):
-            parts += _round_parts(number, round_, len(self.recorder.rounds), self.running)
+            parts += _round_parts(number, round_, len(self.recorder.rounds), self.received)
         if self.draft:
             parts += [Text(), LastLines(self.draft)]
         return Group(*parts)
@@ -102,7 +102,7 @@ class LastLines:
 def print_run(console: Console, run: Run, title: str) -> None:
     """Draw a finished run."""
     display = RunDisplay(title)
-    display.moving = False
+    display.is_running = False
     display.recorder.header = run.header
     display.recorder.rounds = list(run.rounds)
     console.print(display)
@@ -148,7 +148,7 @@ def workflow_table() -> Table:
 
 
 def describe_access(workflow: Workflow, index: int) -> str:
-    """Return what a step reads: `last round`, the numbers of steps, from 1; a dash for nothing."""
+    """Return `last round` and the numbers, from 1, of the steps that a step reads, or a dash."""
     step = workflow.steps[index]
     own = ", ".join(str(earlier + 1) for earlier in step.access)
     if step.previous:

@@ -49,7 +49,7 @@ class RunOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunWords:
-    """Options that select runs by text, model, outcome and caller."""
+    """Options that select runs by text, system, outcome, worker, caller and tags."""
 
     panel: ClassVar = "Which runs"
 
@@ -216,8 +216,8 @@ def list_runs(
 def _print_table(console: Console, summaries: list[RunSummary]) -> None:
     """Print one line per run; the question gets the width that the other columns leave.
 
-    A narrow terminal shows fewer columns. An id is shortened only as far as it stays distinct from
-    the others in the list, in a terminal of any width, because `runs show` takes it.
+    A narrow terminal shows fewer columns. Ids are shortened only as far as they stay distinct
+    within the list, because `runs show` accepts them.
     """
     columns = [c for c in _COLUMNS if console.width >= c.least_width]
     length = _id_length(summaries)
@@ -235,7 +235,6 @@ def _print_table(console: Console, summaries: list[RunSummary]) -> None:
 
 
 def _describe_totals(totals: RunTotals) -> str:
-    """Return the totals as one line of text."""
     tokens = format_count(totals.input_tokens + totals.output_tokens)
     parts = [f"{format_count(totals.runs)} run{'s' if totals.runs != 1 else ''}"]
     parts += [f"{format_count(totals.unanswered)} without an answer"] if totals.unanswered else []
@@ -384,11 +383,7 @@ async def _find_runs(limit: int, run_filter: RunFilter, target: str) -> tuple[Ru
 
 
 async def _load_run(run_id: str, target: str) -> Run:
-    """Return the stored run with that id or unique id prefix.
-
-    Raises:
-        ConfigError: no run matches, or several do.
-    """
+    """Return the stored run with that id or unique id prefix."""
     async with Store.open(target) as store:
         run = await store.get(run_id)
         if run is None and (whole := await _whole_id(store, run_id)):
@@ -465,10 +460,9 @@ def _id_length(summaries: list[RunSummary]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Column:
-    """A column of the list."""
-
     name: str
     show: Callable[[RunSummary, int], str]
+    """Returns a cell, given a run and the number of characters to show of its id."""
     least_width: int = 0
     """Terminal width from which the column is shown."""
     justify: Literal["left", "right"] = "left"

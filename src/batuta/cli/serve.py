@@ -56,7 +56,7 @@ class ServeOutput:
     ] = None
     log: Annotated[
         LogFormat,
-        typer.Option(help="What is logged: warnings and errors as text, or with requests as JSON."),
+        typer.Option(help="quiet: warnings and errors, as text; json: also each request, as JSON."),
     ] = LogFormat.QUIET
 
 

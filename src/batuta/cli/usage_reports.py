@@ -58,7 +58,7 @@ def add_usage_commands(app: typer.Typer, with_store: WithStore) -> None:
         *,
         json: Json = False,
     ) -> None:
-        """Show requests that were refused because of a key's rate limits or budgets."""
+        """Show requests that were refused by the rate limits or budgets of a key or tenant."""
         groups = _split_groups(by)
         first = parse_day("--since", since)
 

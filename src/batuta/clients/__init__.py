@@ -1,4 +1,4 @@
-"""Clients of model providers; the only package that opens connections to models."""
+"""Clients of model providers."""
 
 from batuta.clients.anthropic.client import AnthropicClient
 from batuta.clients.cache import CallCache, CallCacheClient

@@ -1,4 +1,4 @@
-"""Adaptations of requests to what a worker's server refuses, learned from its error responses.
+"""Adaptations of requests to a worker's server, learned from its error responses.
 
 When an error names something that can be expressed differently or left out, the same request is
 sent again in that form. The worker's client remembers the form that worked, so later requests are
@@ -74,7 +74,7 @@ def put_system_first(request: Request) -> Request:
 
 
 def without_system(request: Request) -> Request:
-    """Move the system messages' text into the user message at the beginning, or into a new one."""
+    """Move the system messages into the user message at the beginning, or into a new one."""
     ordered = put_system_first(request).messages
     if not ordered or ordered[0].role not in SYSTEM_ROLES:
         return request
@@ -110,7 +110,7 @@ def alternate_roles(request: Request) -> Request:
     return replace(request, messages=tuple(changed))
 
 
-def answer_results(request: Request) -> Request:
+def answer_tool_results(request: Request) -> Request:
     """Insert a short assistant message between tool results and a user message."""
     changed: list[Message] = []
     for message in request.messages:
@@ -127,7 +127,7 @@ def end_with_user(request: Request) -> Request:
     return replace(request, messages=(*request.messages, user_message(_CONTINUE)))
 
 
-def ask_for_call(request: Request) -> Request:
+def ask_for_tool_call(request: Request) -> Request:
     """Replace a forced tool call by an instruction in the system message."""
     choice = request.tool_choice
     if not request.tools or choice in {None, "auto", "none"}:
@@ -204,7 +204,7 @@ def _schema_text(request: Request) -> str | None:
     return orjson.dumps(form.schema, option=orjson.OPT_SORT_KEYS).decode()
 
 
-def schema_in_words(request: Request) -> Request:
+def describe_schema(request: Request) -> Request:
     """Request any JSON object, and put the schema into the system message."""
     schema = _schema_text(request)
     if schema is None:
@@ -214,15 +214,15 @@ def schema_in_words(request: Request) -> Request:
 
 
 def without_json_mode(request: Request) -> Request:
-    """Replace the response format by an instruction in the system message."""
+    """Remove the response format, and describe it as `describe_schema` or `mention_json` do."""
     form = request.response_format
     if form is None:
         return request
-    described = schema_in_words if form.kind == "json_schema" else say_json
-    return replace(described(request), response_format=None)
+    describe = describe_schema if form.kind == "json_schema" else mention_json
+    return replace(describe(request), response_format=None)
 
 
-def say_json(request: Request) -> Request:
+def mention_json(request: Request) -> Request:
     """Add an instruction to answer in JSON, if that is required and no message mentions JSON."""
     if request.response_format is None or any("json" in m.text.lower() for m in request.messages):
         return request
@@ -273,7 +273,7 @@ class _Remedy:
     kind: Kind
     words: re.Pattern[str]
     needs_refusal: bool = True
-    """True if `words` counts only in the message of a 4xx status that also matches `REFUSAL`."""
+    """Whether `words` counts only in a `BadRequestError` that also matches `REFUSAL`."""
 
 
 _REMEDIES = (
@@ -340,10 +340,10 @@ _REMEDIES = (
 
 _APPLIED: Mapping[Kind, Callable[[Request], Request]] = {
     "no_reasoning": without_reasoning,
-    "no_forced_calls": ask_for_call,
-    "no_json_schema": schema_in_words,
+    "no_forced_calls": ask_for_tool_call,
+    "no_json_schema": describe_schema,
     "no_json_mode": without_json_mode,
-    "say_json": say_json,
+    "say_json": mention_json,
     "no_strict": without_strict,
     "no_cache_marks": without_cache_marks,
     "no_names": without_names,
@@ -352,7 +352,7 @@ _APPLIED: Mapping[Kind, Callable[[Request], Request]] = {
     "one_system_message": put_system_first,
     "no_system_message": without_system,
     "alternate_roles": alternate_roles,
-    "assistant_after_results": answer_results,
+    "assistant_after_results": answer_tool_results,
     "end_with_user": end_with_user,
 }
 """Applied in this order: kinds that add to the system message come before kinds that move or join
@@ -364,7 +364,7 @@ def _find_changes(kinds: frozenset[Kind]) -> tuple[Callable[[Request], Request],
     return tuple(apply for kind, apply in _APPLIED.items() if kind in kinds)
 
 
-_FORM_IN_WORDS: frozenset[Kind] = frozenset({"no_json_schema", "no_json_mode"})
+_UNENFORCED_FORMAT: frozenset[Kind] = frozenset({"no_json_schema", "no_json_mode"})
 """The kinds with which the server no longer enforces the response format."""
 
 _FIELDS: Mapping[str, str] = {
@@ -404,24 +404,24 @@ class Adaptations:
             FormRefusedError: the server cannot enforce the response format, and describing it in
                 the prompt does not suffice.
         """
-        if self.loses_form(request):
+        if self.only_describes_format(request):
             raise FormRefusedError("the provider cannot enforce the requested response format")
         effort = request.sampling.effort
         if effort is not None and (effort in self.efforts or "no_effort" in self.kinds):
             other = None if "no_effort" in self.kinds else self.efforts[effort]
             request = replace(request, sampling=replace(request.sampling, effort=other))
         if self.schemas and _schema_digest(request) in self.schemas:
-            request = schema_in_words(request)
+            request = describe_schema(request)
         for apply in _find_changes(self.kinds):
             request = apply(request)
         return request
 
-    def loses_form(self, request: Request) -> bool:
+    def only_describes_format(self, request: Request) -> bool:
         """Return True if a response format that must be enforced would only be described."""
         form = request.response_format
         if form is None or form.words_suffice:
             return False
-        return bool(_FORM_IN_WORDS & self.kinds) or _schema_digest(request) in self.schemas
+        return bool(_UNENFORCED_FORMAT & self.kinds) or _schema_digest(request) in self.schemas
 
     def adapt_body(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return the body with the fields and names that the server accepts."""

@@ -129,7 +129,7 @@ class CallCache:
         """Open or create the file.
 
         Raises:
-            StoreError: the file cannot be opened or is not a journal.
+            StoreError: the file cannot be opened or is not an SQLite file.
         """
         self.path = path
         self.hits = 0
@@ -174,12 +174,9 @@ class CallCache:
         return stored_worker_name(worker, identity, rows[0][0])
 
     def _execute(self, use: str, statement: str, *values: str | bytes) -> list[tuple[Any, ...]]:
-        """Return the rows of a statement.
+        """Return the rows of an SQL statement.
 
-        Args:
-            use: the participle for the error "the call journal cannot be …", such as "read".
-            statement: SQL.
-            values: the values of its placeholders.
+        `use` completes the error "the call journal cannot be …", such as "read".
 
         Raises:
             StoreError: SQLite reports an error.
@@ -194,6 +191,9 @@ class CallCache:
         """Claim the call among the tasks of this process; yield the claim.
 
         Other processes are not waited for, so two processes may make the same call.
+
+        Raises:
+            StoreError: the file or the stored reply cannot be read.
         """
 
         async def keep(reply: Reply) -> Reply:
@@ -219,7 +219,7 @@ _REPLAYS: ContextVar[ReplayCount | None] = ContextVar("replays", default=None)
 def count_replays() -> Generator[ReplayCount]:
     """Count the journals' replies to the calls of the block, and of the tasks that it starts.
 
-    Such replies take no time, so the seconds of a block that has one are not those of its calls.
+    A block with such replies takes less time than its calls took.
     """
     count = ReplayCount()
     token = _REPLAYS.set(count)

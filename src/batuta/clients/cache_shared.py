@@ -261,7 +261,7 @@ class SharedJournal:
                 except (*self._outages, self._errors) as error:
                     _LOG.warning("claimed calls could not be renewed: %s", type(error).__name__)
 
-    async def _ask(self, ask: Callable[[Any], Awaitable[_T]]) -> _T:
+    async def _ask(self, query: Callable[[Any], Awaitable[_T]]) -> _T:
         """Query the database, with retries while it is unavailable.
 
         Raises:
@@ -270,7 +270,7 @@ class SharedJournal:
         until = time.monotonic() + OUTAGE_S
         while True:
             try:
-                return await ask(self._pool)
+                return await query(self._pool)
             except self._outages as error:
                 if time.monotonic() > until:
                     raise StoreError(

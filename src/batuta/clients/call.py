@@ -31,7 +31,7 @@ from batuta.clients.decoding import (
     dump_json,
     with_joined_halves,
 )
-from batuta.clients.error_mapping import find_stated_error, name_dialect_mistake
+from batuta.clients.error_mapping import describe_wrong_format, find_stated_error
 from batuta.clients.http_target import HttpTarget, with_host
 from batuta.clients.reply_cost import count_reply, has_small_usage, price_searches
 from batuta.clients.stream_reading import (
@@ -78,7 +78,7 @@ class ProviderAdapter(Protocol):
         """Parse a complete reply.
 
         Raises:
-            ErrorReply: `data` is an error object.
+            ErrorReply: `data` is an error object, or its finish reason states an error.
             AttributeError, IndexError, KeyError, TypeError or ValueError: `data` is malformed.
         """
         ...
@@ -224,16 +224,16 @@ def _other_form(
         other = _adapt_request(endpoint.adapter, form.adaptations, changed, stream=form.stream)
         if other.body not in tried:
             return other
-    in_words: Adaptations | None = None
+    described: Adaptations | None = None
     for adaptations in form.adaptations.remedies(error, form.original, form.body):
-        if adaptations.loses_form(form.original):
-            in_words = in_words or adaptations
+        if adaptations.only_describes_format(form.original):
+            described = described or adaptations
             continue
         other = _adapt_request(endpoint.adapter, adaptations, form.original, stream=form.stream)
         if other.body not in tried:
             return other
-    if in_words is not None:
-        endpoint.learned.keep(in_words)
+    if described is not None:
+        endpoint.learned.keep(described)
         raise FormRefusedError(str(error), status=error.status) from error
     return None
 
@@ -351,7 +351,7 @@ def _parse_reply(endpoint: _ProviderEndpoint, target: HttpTarget, data: Any) -> 
     except DECODING_ERRORS:
         stated = find_stated_error(data)
         failure = (
-            InvalidReplyError(f"the provider answered with JSON {name_dialect_mistake(data)}")
+            InvalidReplyError(f"the provider answered with JSON {describe_wrong_format(data)}")
             if stated is None
             else map_error_reply(target, ErrorReply(stated))
         )

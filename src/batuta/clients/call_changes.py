@@ -2,7 +2,7 @@
 
 A limit on the output that is too high for the model or its context window is lowered. Reasoning
 that the server cannot read, and a temperature, `top_p` or seed out of its range, are left out.
-Nothing is remembered: other calls need no such change (`clients.adaptations` remembers others).
+Nothing is remembered, unlike the changes of `clients.adaptations`: other calls do not need them.
 """
 
 from __future__ import annotations
@@ -33,13 +33,7 @@ def _find_lower_cap(error: ClientError, body: Mapping[str, Any]) -> int | None:
     refuse a prompt that fits, if it does not fit together with the limit. They state the window and
     the prompt's tokens, often with the limit and the sum.
 
-    Args:
-        error: the server's error.
-        body: the body that was sent.
-
-    Returns:
-        A lower limit than the body's; None if the error does not state the numbers, or the window
-        has little room.
+    Returns None if the error does not state the numbers, or the window has little room.
     """
     most = next((body[name] for name in _CAPS if isinstance(body.get(name), int)), None)
     if most is None or not isinstance(error, BadRequestError | ContextLengthError):

@@ -38,7 +38,7 @@ _ABILITIES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"pixtral|llama4|qwen[\d-]*vl|mistral-(?:small|medium|large)-?[34]", ("vision", "tools")),
     (r"gpt-4|qwen|llama3|mistral|mixtral|grok|glm|kimi|command|minimax", ("tools",)),
 )
-"""Abilities of model families: patterns of how plain names begin; the first match counts."""
+"""Abilities by a pattern for the beginning of plain names; the first match counts."""
 _ABOUT_CHARACTERS = 160
 """Maximum number of characters of a maker's description."""
 _BILLIONS = re.compile(r"(?<![a-z\d.])(\d+(?:\.\d+)?)\s*(b|m)(?![a-z\d])", re.IGNORECASE)
@@ -59,7 +59,7 @@ class ModelFacts:
     """In tokens; None if it is unknown."""
     tags: tuple[str, ...] = ()
     description: str = ""
-    """The first sentence of the maker's description; empty if there is none."""
+    """`Its maker says:` and the start of the maker's description; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,7 +70,8 @@ def plain_picture_url(url: str) -> str:
 def picture_data_url(media_type: str, data: str) -> str:
     """Return the `data:` URL of an image, which is given as base64 or already as a `data:` URL.
 
-    Only the beginning of the data and its length are checked.
+    Only the beginning of the data and its length are checked. A media type that the data indicates
+    takes precedence over `media_type`.
 
     Raises:
         BadRequestError: `data` is not base64, or not an image.

@@ -36,7 +36,8 @@ class SseParser:
     """
 
     __slots__ = (
-        "_data", "_ended_in_cr", "_has_bare_lines", "_is_dense", "_is_first", "_name", "_rest",
+        "_data", "_ended_in_cr", "_has_bare_lines", "_is_first", "_lacks_blank_lines", "_name",
+        "_rest",
     )  # fmt: skip
 
     def __init__(self, *, has_bare_lines: bool = False) -> None:
@@ -55,7 +56,7 @@ class SseParser:
         """True if the last chunk ended in CR, so that an LF belongs to the same line end."""
         self._is_first = True
         """True until the first line was read, which may begin with a byte order mark."""
-        self._is_dense = False
+        self._lacks_blank_lines = False
         """True once data followed a complete event without a blank line between them."""
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
@@ -99,7 +100,7 @@ class SseParser:
             elif self._has_bare_lines:
                 events.append(("", line))
             elif line.startswith(b"data: "):
-                if self._data or self._is_dense:
+                if self._data or self._lacks_blank_lines:
                     events += self._add_line(line[6:])
                 else:
                     self._data.append(line[6:])
@@ -123,9 +124,9 @@ class SseParser:
         ended: Sequence[SseEvent] = ()
         if data.startswith(b"{") or is_end_mark(data):
             ended = self._end_whole()
-            self._is_dense = self._is_dense or bool(ended)
+            self._lacks_blank_lines = self._lacks_blank_lines or bool(ended)
         self._data.append(data)
-        return (*ended, *self._end_whole()) if self._is_dense else ended
+        return (*ended, *self._end_whole()) if self._lacks_blank_lines else ended
 
     def _end_whole(self) -> Sequence[SseEvent]:
         """Return and drop the pending event if its data is one line with an object or end mark."""
@@ -356,7 +357,7 @@ _CACHE_INPUTS = ("cache_read_input_tokens", "cache_creation_input_tokens")
 
 
 def with_own_names(usage: dict[str, Any], own: tuple[str, str]) -> dict[str, Any]:
-    """Return `usage`; if it lacks both fields `own`, with their counts from another API's fields.
+    """Return `usage`; if it has neither field of `own`, add their counts from another API's fields.
 
     Args:
         usage: the usage that a provider states.
@@ -495,7 +496,7 @@ def join_thought(thought: Thought) -> Thought:
 
 
 class ErrorReply(Exception):
-    """An error object in a reply with status 200; `ProviderClient` turns it into a ClientError."""
+    """A reply with status 200 states an error; `ProviderClient` raises it as a ClientError."""
 
     def __init__(self, payload: Any) -> None:
         super().__init__("an error object in a reply")
@@ -584,7 +585,7 @@ def read_finish(reason: Any) -> Finish:
 
 
 def resolve_finish(finish: Finish, calls: Sequence[ToolCall]) -> Finish:
-    """Return `finish`; STOP and TOOL_CALLS are corrected by whether there are calls."""
+    """Return `finish`, but STOP and TOOL_CALLS according to whether there are calls."""
     if finish not in {Finish.STOP, Finish.TOOL_CALLS}:
         return finish
     return Finish.TOOL_CALLS if calls else Finish.STOP

@@ -1,4 +1,4 @@
-"""Finds callable models: of providers whose keys are in the environment, and on local servers.
+"""Finds callable models through keys and addresses in the environment, and on local servers.
 
 Some kinds of servers have functions of their own that list the models or fetch their details.
 """
@@ -29,13 +29,13 @@ from batuta.core import WorkerId
 from batuta.errors import ClientError, ConfigError
 
 PROBE_SECONDS = 0.3
-"""Time limit for a server on a common port to list its models; a discovery may take this long."""
+"""Time limit for a server on a common port to list its models."""
 NAMED_PROBE_SECONDS = 5.0
 """Time limit for a server at a configured address, which may be far away, to list its models."""
 DETAIL_SECONDS = 1.0
 """Time limit for a server to return details of its models; models without details stay listed."""
 MAX_MODELS = 16
-"""Maximum number of models used of one server."""
+"""Maximum number of models used of one probed server; hosted providers have no such limit."""
 _NO_CHAT = ("embed", "rerank", "whisper", "tts", "bge-")
 _BILLION = 1e9
 _GATEWAYS = {"batuta"}
@@ -51,7 +51,7 @@ class ModelServer:
     base_url: str
     key: Secret = NO_KEY
     named: bool = False
-    """Whether the address is configured; if it is only a common port, any program may listen."""
+    """Whether the address is configured; at a common port, another program may listen."""
 
     def api(self, path: str) -> HttpTarget:
         """Return the target for a path under the base URL."""
@@ -69,7 +69,7 @@ class ModelServer:
 async def list_models(http: HttpTransport, server: ModelServer) -> tuple[ListedModel, ...] | None:
     """Return the server's chat models, at most `MAX_MODELS`.
 
-    Returns None if the server cannot be reached, does not send a list, or takes too long.
+    Returns None if the server cannot be reached, answers with an error, or takes too long.
     """
     listed: tuple[ListedModel, ...] | None = None
     with anyio.move_on_after(NAMED_PROBE_SECONDS if server.named else PROBE_SECONDS):
@@ -314,16 +314,16 @@ class Discovery:
     """The callable models that were found."""
 
     specs: tuple[WorkerSpec, ...]
-    """Hosted providers first, each provider's models in its own order; of workers with the same id,
-    which two servers at configured addresses may list, the first."""
+    """Hosted providers first, each provider's models in its own order. If two servers at configured
+    addresses list a worker of the same id, the first is kept."""
     silent: tuple[str, ...] = ()
-    """Environment variables with the address of a server that does not list its models."""
+    """Environment variables with the address of a server whose models could not be listed."""
     unasked: tuple[WorkerSpec, ...] = ()
     """The workers of `specs` on local servers that are not configured but were found."""
 
 
 async def discover_pool(environ: Mapping[str, str], http: HttpTransport) -> Discovery:
-    """Return the models available through keys in the environment and on local servers.
+    """Return the models found through keys and addresses in `environ`, and on local servers.
 
     Args:
         environ: usually `os.environ`.
@@ -428,7 +428,7 @@ def _hosted_workers(
 async def _probe_server(
     server: _ProviderAccess, http: HttpTransport
 ) -> tuple[WorkerSpec, ...] | None:
-    """Return the server's workers; None if it does not list its models in time."""
+    """Return the server's workers; None if its models could not be listed."""
     provider = server.provider
     address = ModelServer(
         kind=provider.name, base_url=server.base_url, key=server.key, named=server.has_own_url

@@ -307,14 +307,14 @@ def _error_of_fields(fields: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 PENALTIES = ("frequency_penalty", "presence_penalty", "top_k")
-"""Fields of `Sampling` about the choice of tokens that some providers do not support."""
+"""Fields of `Sampling` that some providers do not support; they affect the choice of tokens."""
 CHOICES = ("choices", "logprobs")
-"""Fields of `Sampling` about the reply that some providers do not support."""
+"""Fields of `Sampling` that some providers do not support; they affect what is returned."""
 _CLIENT_NAMES = {"choices": "n"}
 """Fields of `Sampling` whose API name differs."""
 
 
-def name_dialect_mistake(payload: Any) -> str:
+def describe_wrong_format(payload: Any) -> str:
     """Return the end of a sentence about a payload in a wrong format, with a remedy if known."""
     fields = as_object(payload)
     if isinstance(fields.get("done"), bool) and ("message" in fields or "response" in fields):

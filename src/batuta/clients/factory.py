@@ -68,7 +68,7 @@ from batuta.usage import ZERO_USAGE, Usage
 _REQUEST_ERRORS = (BadRequestError, ContextLengthError, NotRecordedError)
 """Errors of the request itself, which is then sent to no other deployment."""
 _IDENTIFYING_CHARACTERS = 2_000
-"""The number of each message's first characters that identify a conversation."""
+"""Number of first characters of each message by which a conversation is identified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,8 @@ class Deployment:
 
     client: Client
     weight: float = 1.0
-    """Share of the calls, relative to the other weights; 0: called only when the others fail."""
+    """Share of the calls, relative to the other weights; 0: called only if the others fail or are
+    skipped."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight < math.inf:
@@ -85,8 +86,8 @@ class Deployment:
 
 
 COOLDOWN = BreakerPolicy(failures=1, pause=15.0)
-"""A deployment is skipped after one failure: for 15 seconds, then each time twice as long, up to 5
-minutes."""
+"""A deployment is skipped after one failure that is no rate limit: for 15 seconds, then each time
+twice as long, up to 5 minutes."""
 
 
 @final
@@ -94,7 +95,7 @@ class Deployments:
     """Calls one of the deployments, and the others in turn as long as the call fails.
 
     A conversation stays at its deployment, where its prompt is cached. A deployment that has failed
-    is skipped for a while (`COOLDOWN`), unless all have failed: then all are called nevertheless.
+    is skipped for a while (see `COOLDOWN`), unless all have: then all are called nevertheless.
     """
 
     def __init__(self, members: Sequence[Deployment]) -> None:
@@ -112,8 +113,8 @@ class Deployments:
         """Return the reply of the first deployment that gives one.
 
         Raises:
-            ClientError: the request is invalid, the last deployment failed too, or the listener's
-                error if a further attempt is useless.
+            ClientError: the request is invalid, the last deployment failed too, or the listener
+                forbids a further attempt.
             LimitReachedError: the budget does not allow a further attempt.
         """
         ordered = self._in_order(request)
@@ -211,7 +212,6 @@ def _create_limited_client(
 def _create_deployments_client(
     spec: WorkerSpec, first: Client, http: HttpTransport, shared: RedisConnections | None
 ) -> Client:
-    """Return one client over all addresses."""
     members = [(first, spec.weight)]
     members += [
         (_create_limited_client(each.spec, http, shared=shared), each.weight)
@@ -221,7 +221,7 @@ def _create_deployments_client(
 
 
 def _shared_slots(spec: WorkerSpec, shared: RedisConnections) -> RedisSlots:
-    """Return the limits shared by all processes that call a model of one host as one worker."""
+    """Return the limits that all processes share for this worker id, model and host."""
     host = url_host(spec.base_url or find_provider(spec.provider).base_url)
     account = f"{spec.worker.id}/{spec.worker.model}@{host}"
     return RedisSlots(shared, account, ProviderCaps(spec.concurrency, spec.rpm, spec.tpm))

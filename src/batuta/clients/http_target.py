@@ -42,16 +42,17 @@ class OutwardRoutes:
     def __init__(self, environ: Mapping[str, str]) -> None:
         """Read the variables of proxies and certificates.
 
-        Lower-case names of proxies take precedence over upper-case ones.
+        Lower-case names of proxy variables take precedence over upper-case ones.
 
         Raises:
-            ConfigError: a proxy has an unsupported scheme, or the certificates cannot be loaded.
+            ConfigError: a proxy's URL is invalid or has another scheme than http or https, or the
+                certificates cannot be loaded.
         """
         named = {kind: _read_either(environ, f"{kind}_proxy") for kind in ("http", "https", "all")}
         if "REQUEST_METHOD" in environ and "http_proxy" not in environ:
             named["http"] = ""  # in CGI programs HTTP_PROXY may come from a request header
         if named["http"] and named["https"]:
-            named["all"] = ""  # never used; it is often one that only other programs can use
+            named["all"] = ""  # not needed; ALL_PROXY often has a scheme that is unsupported here
         self._proxies = {kind: _parse_proxy(kind, url) for kind, url in named.items() if url}
         self.are_direct = not self._proxies
         """Whether no proxy is configured."""
@@ -156,7 +157,7 @@ class Secret:
             )
 
     def reveal(self) -> str:
-        """Return the key; only for request headers."""
+        """Return the key itself."""
         return self._value
 
     def __repr__(self) -> str:
@@ -176,7 +177,7 @@ NO_KEY = Secret("")
 
 
 def redact_secrets(text: str, key: Secret = NO_KEY) -> str:
-    """Return `text` with `key` and anything like a key hidden, and URLs reduced to their host."""
+    """Return `text` without `key` and anything like a key; see `core.redaction.hide_keys`."""
     if key:
         text = text.replace(key.reveal(), HIDDEN_KEY)
     return hide_keys(text)
@@ -192,7 +193,7 @@ class HttpTarget:
     url: str = field(repr=False)
     headers: Mapping[str, str] = field(repr=False, default_factory=dict[str, str])
     key: Secret = NO_KEY
-    """Removed from what error messages quote of the provider."""
+    """The key, which is removed from the provider's text in error messages."""
     host: str = ""
     """Host and port for an error's `host`, never shown in its message; default: those of `url`."""
 

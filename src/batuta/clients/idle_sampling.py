@@ -23,8 +23,8 @@ def idle_sampling(spec: WorkerSpec, sampling: Sampling) -> tuple[str, ...]:
 
     Args:
         spec: the worker.
-        sampling: the sampling settings, without `dimensions`; some have an effect only if another
-            setting is absent.
+        sampling: the sampling settings, without `dimensions`; a setting that is not sent beside
+            another one is returned too.
     """
     unset = Sampling()
     chosen = [f.name for f in fields(unset) if getattr(sampling, f.name) != getattr(unset, f.name)]

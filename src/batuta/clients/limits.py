@@ -1,7 +1,7 @@
 """Rate and concurrency limits of a worker, and slowing down after 429 responses.
 
-A provider that answers 429 works: it only says that this key sends too much. So calls pause for a
-moment, and then pass through a token bucket of one token, filled at half the previous rate of
+A 429 does not mean that the provider is down, only that this key sends too much. So calls pause for
+a moment, and then pass through a token bucket of one token, filled at half the previous rate of
 calls. Every answer raises the rate a little, until it no longer delays any call. A 429 may concern
 one request only, and its `Retry-After` may be days. So the pause for all other calls is short at
 first, doubles with each consecutive 429, and is bounded.
@@ -30,8 +30,8 @@ from batuta.errors import RateLimitError
 
 WINDOW_SECONDS = 60.0
 SHORT_WAIT_SECONDS, MAX_WAIT_SECONDS = 2.0, 30.0
-"""A wait that is longer than the first, after a 429, is reported to the listener, which may use
-another worker instead; a call that must wait longer than the second is refused."""
+"""After a 429, a wait longer than `SHORT_WAIT_SECONDS` is reported to the listener, which may use
+another worker instead; a call that must wait longer than `MAX_WAIT_SECONDS` is refused."""
 ASSUMED_OUTPUT_TOKENS = 1024
 """Output tokens assumed while a call runs, if the request sets no limit."""
 
@@ -167,7 +167,7 @@ class CallLimiter:
         """
         if not self.throttle.was_ever_slowed:
             return False
-        wait = self.throttle.wait()
+        wait = self.throttle.remaining_wait()
         if wait > SHORT_WAIT_SECONDS:
             error = self._rate_limit_error(wait)
             if wait > MAX_WAIT_SECONDS:
@@ -178,7 +178,7 @@ class CallLimiter:
     async def _sleep_until_slot(self) -> None:
         throttle = self.throttle
         while True:
-            if throttle.was_ever_slowed and (wait := throttle.wait()) > MAX_WAIT_SECONDS:
+            if throttle.was_ever_slowed and (wait := throttle.remaining_wait()) > MAX_WAIT_SECONDS:
                 raise self._rate_limit_error(wait)
             extensions, wait = throttle.extensions, throttle.reserve_slot()
             if wait > 0:
@@ -251,7 +251,7 @@ _RATE_INCREASE = 1.1
 
 @final
 class Throttle:
-    """The pause and the token bucket of one provider's key; computes times and never waits."""
+    """The pause and the token bucket after 429 responses; computes times and never waits."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -278,7 +278,7 @@ class Throttle:
         """Whether the provider has ever answered 429; if not, no call waits."""
         return self._next > 0.0
 
-    def wait(self) -> float:
+    def remaining_wait(self) -> float:
         """Return the seconds until the next call may begin."""
         return max(0.0, self._next - self._clock())
 

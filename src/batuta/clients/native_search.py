@@ -43,7 +43,7 @@ def page_address(url: str) -> str:
     return url
 
 
-def call_error(code: str) -> str:
+def search_error_code(code: str) -> str:
     """Return Batuta's error code for a provider's search error."""
     return USED_UP if code == USED_UP else UNAVAILABLE
 
@@ -78,6 +78,8 @@ class SearchReader:
         error: str = "",
     ) -> Sequence[Delta]:
         """Add a finished search or opened page; return its delta, or no delta if it is known.
+
+        `at` is the number of characters of the reply's text before it.
 
         Raises:
             ValueError: the reply has too many searches.

@@ -64,8 +64,8 @@ class Provider:
     """Environment variables that override `base_url`, some with a host or a region instead of a
     URL; the first one that is set counts."""
     models: tuple[str, ...] = ()
-    """The pool that a key alone gives: of the family of each of these models the newest listed one
-    (`discovery.choose_models`), or these models if no family is listed. As of 2026-11-24."""
+    """The pool that a key alone gives, as of 2026-11-24. If the provider lists models,
+    `discovery.choose_models` takes the newest one of each family instead."""
     cloud: Cloud | None = None
     """The cloud whose credentials can replace the key; None: no cloud's credentials can."""
     schema_bounds: tuple[str, ...] = ("minItems", "maxItems", "maxLength")
@@ -217,7 +217,7 @@ class WorkerSpec:
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Additional fields of every request; for the API `chat` only, without embeddings."""
     adapt: tuple[Kind, ...] = ()
-    """Adaptations applied from the first request on, without waiting for a refusal."""
+    """Adaptations applied from the first request on; not used for embeddings and pictures."""
     field_names: Mapping[str, str] = field(default_factory=dict[str, str])
     """Maps fields of the body to the server's names for them; a field that is mapped to an empty
     name is not sent. Not used for embeddings and pictures."""
@@ -325,7 +325,7 @@ _URL_FORMS: Mapping[str, Callable[[str], str]] = {
 
 
 Identity = Mapping[str, str]
-"""Settings by which a journal tells workers apart, by name; values that may be secret are digests.
+"""Named settings by which a journal tells workers apart; values that may be secret are digests.
 
 The key, `adapt` and `field_names` are not among them.
 """
@@ -349,7 +349,7 @@ def client_identity(client: Client) -> Identity:
 def spec_identity(spec: WorkerSpec) -> Identity:
     """Return the identity of a worker, without settings that have their default, are empty or 0.
 
-    A temperature of 0 is missing too: the requests that a journal stores state it.
+    A temperature of 0 is left out too, but the requests in a journal state it.
     """
     url = spec.base_url or find_provider(spec.provider).base_url
     chosen = {name: value for name, value in asdict(spec.worker.sampling).items() if value}

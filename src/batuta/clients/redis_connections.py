@@ -89,13 +89,13 @@ class RedisConnections:
         self.is_down = False
         """Whether Redis is unavailable, so that each process enforces its share of the limits."""
 
-    async def ask(self, ask: Callable[[Any], Awaitable[_T]]) -> _T | None:
-        """Return the result of `ask`, called with a Redis client; None if Redis is unavailable."""
+    async def ask(self, query: Callable[[Any], Awaitable[_T]]) -> _T | None:
+        """Return the result of `query` with a Redis client; None if Redis is unavailable."""
         if self.clock() < self._down_until:
             return None
         try:
             with anyio.fail_after(2 * self._patience):
-                answer = await ask(self._client())
+                answer = await query(self._client())
         except self._errors as error:
             self._note_failure(error)
             return None
@@ -146,6 +146,7 @@ class RedisConnections:
 LEASE_S = 30.0
 """Seconds for which a slot is held unless it is renewed."""
 RENEWAL_S = 10.0
+"""Seconds between two renewals of a slot."""
 POLL_S = 0.05
 """Approximate seconds between attempts to get a slot; Redis does not notify when a slot is free."""
 _TAKE = """
@@ -195,6 +196,7 @@ if tpm > 0 then
 end
 return -1
 """
+"""Takes a slot and returns -1, else the milliseconds to wait; 0: too many calls are running."""
 _END = """
 local running, tokens, total = KEYS[1], KEYS[3], KEYS[4]
 local id, estimate, used = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])

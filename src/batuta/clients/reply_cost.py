@@ -29,7 +29,7 @@ from batuta.usage import ASSUMED_PRICE, audio_surcharge, hour_cache_surcharge, u
 logger = logging.getLogger(__name__)
 
 MARGIN = 2
-"""Factor on our bound of a call's usage up to which the provider's numbers are accepted."""
+"""The provider's numbers are accepted up to this multiple of our own bound."""
 SERVER_TOKENS = 4096
 """Additional input tokens accepted, for a system prompt that the server adds."""
 SERVER_USD = Decimal("0.02")

@@ -117,7 +117,7 @@ class WorkerHealth:
         return max(0.0, self._until - self._clock())
 
     def allow_call(self) -> bool:
-        """Return True if a call may be made; report its end to one of the three methods below.
+        """Return True if a call may be made; report its end by one of the three methods below.
 
         While the breaker is open, this is the call that probes the provider.
         """
@@ -274,8 +274,8 @@ class RetryClient:
         the failed attempt.
 
         Raises:
-            ClientError: the last attempt's error, one that is not retried, or the listener's error
-                if a further attempt is useless.
+            ClientError: the last attempt failed, an error is not retried, or the listener forbids a
+                further attempt.
             LimitReachedError: the budget does not allow a further attempt.
         """
         attempt = 1

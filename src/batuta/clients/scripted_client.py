@@ -35,7 +35,7 @@ class ScriptedClient:
         Args:
             replies: a sequence, used in order; a mapping, whose first key that occurs in the
                 request's text selects the reply; or a function of the request.
-            latency: seconds before the first delta.
+            latency: seconds before the reply or the error.
             chunk: characters of a streamed delta; 0: the whole text.
             price: price of the tokens; None: replies without a stated cost are unpriced.
         """

@@ -25,9 +25,9 @@ from batuta.clients.decoding import (
 )
 from batuta.clients.error_mapping import (
     decode_body,
+    describe_wrong_format,
     error_from_reply,
     find_stated_error,
-    name_dialect_mistake,
 )
 from batuta.clients.http_target import HttpTarget, with_host
 from batuta.clients.transport import DRAIN_SECONDS, EventStream
@@ -73,7 +73,7 @@ class StreamAccumulator(Protocol):
         """Add an event; return its deltas.
 
         Raises:
-            ErrorReply: the event is an error object.
+            ErrorReply: the event states an error.
             AttributeError, IndexError, KeyError, TypeError or ValueError: the event is malformed.
         """
         ...
@@ -398,7 +398,7 @@ def _parse_event(
         payload = decode_body(data)
         stated = {"error": payload} if event == "error" else find_stated_error(payload)
         failure = (
-            InvalidReplyError(f"the provider streamed an event {name_dialect_mistake(payload)}")
+            InvalidReplyError(f"the provider streamed an event {describe_wrong_format(payload)}")
             if stated is None
             else map_error_reply(target, ErrorReply(stated))
         )

@@ -5,7 +5,7 @@ on llama.cpp, Ollama and vLLM, Qwen2.5-Coder puts it into a code block or writes
 answer may contain JSON, only these forms count as calls, and only at the end of the answer:
 - a JSON object with the name of an offered tool and its arguments, or a list of such objects,
 - a model family's own marker, followed by such a name and arguments,
-- a Python list of calls of offered tools.
+- Python calls of offered tools, in a list, in a code block or after such a marker.
 """
 
 from __future__ import annotations
@@ -266,7 +266,6 @@ class _HoldingListener:
         self.streaming = listener.streaming
 
     async def before_call(self, request: Request, worker: Worker) -> Request:
-        """Pass the request to the listener."""
         return await self._listener.before_call(request, worker)
 
     async def on_failure(self, failure: Failure) -> None:

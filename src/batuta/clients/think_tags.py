@@ -132,7 +132,6 @@ class _SplittingListener:
         self.streaming = listener.streaming
 
     async def before_call(self, request: Request, worker: Worker) -> Request:
-        """Pass the request to the listener."""
         return await self._listener.before_call(request, worker)
 
     async def on_failure(self, failure: Failure) -> None:

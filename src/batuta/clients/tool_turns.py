@@ -1,13 +1,13 @@
 """Tool calls: collected from replies, and fitted to one provider when a conversation is sent.
 
-A conversation may contain another worker's call ids, which this provider refuses or which repeat.
-Clients send tool results in any order, while some models match them to calls by order alone.
+A conversation may contain another worker's call ids, which may repeat or which this provider may
+refuse. Clients send tool results in any order, but some models match them to calls by order alone.
 
 Some servers require fields of an assistant's message to be sent back unchanged: OpenRouter's
 `reasoning_details`, LiteLLM's `thinking_blocks` and Copilot's `reasoning_opaque`, which may be
 encrypted or signed, and Gemini's signature of each call, in `extra_content` of Google's
-OpenAI-compatible endpoint or `provider_specific_fields` of LiteLLM. `GivenBack` stores them as one
-opaque thought of the called model.
+OpenAI-compatible endpoint or `provider_specific_fields` of LiteLLM. `RoundTripFields` stores them
+as one opaque thought of the called model.
 """
 
 from __future__ import annotations
@@ -277,13 +277,13 @@ def _call_position(message: Message, order: dict[str, int]) -> int:
 
 _PREFIX = "chat."
 _TEXT_FIELDS = ("text", "summary", "data", "signature", "thinking")
-"""Fields of a detail that are streamed in pieces."""
+"""Fields of a row that are streamed in pieces."""
 _LISTS = {"details": "reasoning_details", "blocks": "thinking_blocks"}
 """Lists of a message to send back (OpenRouter's, LiteLLM's), by the key under which they are
 stored."""
 _OPAQUE = "reasoning_opaque"
 """The string of a message to send back (GitHub Copilot's)."""
-GIVEN_BACK = (*_LISTS.values(), _OPAQUE)
+ROUND_TRIP_FIELDS = (*_LISTS.values(), _OPAQUE)
 """The fields of a message, or of its fragments, to send back with the message."""
 _EXTRAS = {"extras": "extra_content", "fields": "provider_specific_fields"}
 """Fields of a call to send back with it (Google's, LiteLLM's), by the key under which they are
@@ -300,7 +300,7 @@ _RowKey = tuple[str, int, str]
 
 
 @final
-class GivenBack:
+class RoundTripFields:
     """Collects, from a reply's fragments, the fields to send back with its message."""
 
     def __init__(self) -> None:
@@ -363,25 +363,27 @@ class GivenBack:
         return Thought(model=model, redacted=_PREFIX + urlsafe_b64encode(written).decode())
 
 
-def thoughts_to_give_back(
+def round_trip_thoughts(
     message: dict[str, Any], calls: Sequence[dict[str, Any]], model: str
 ) -> tuple[Thought, ...]:
     """Return the fields of a whole message and its calls to send back, as at most one thought."""
-    given_back = GivenBack()
-    given_back.add_fields(message)
+    collected = RoundTripFields()
+    collected.add_fields(message)
     for number, call in enumerate(calls):
-        given_back.add_extra(call, number)
-    thought = given_back.thought(model)
+        collected.add_extra(call, number)
+    thought = collected.thought(model)
     return () if thought is None else (thought,)
 
 
-def give_back(encoded: dict[str, Any], message: Message, model: str, field: str) -> None:
+def add_round_trip_fields(
+    encoded: dict[str, Any], message: Message, model: str, field: str
+) -> None:
     """Put the reasoning and the stored fields of an assistant's message into its JSON.
 
     Args:
         encoded: the message's JSON; changed.
         message: the assistant's message.
-        model: the called model; of the thoughts it receives only its own.
+        model: the called model, which receives only its own thoughts.
         field: the field for plain-text reasoning; empty: such reasoning is not sent back.
     """
     own = [thought for thought in message.thoughts if thought.model == model]
@@ -422,8 +424,8 @@ def kept_signatures(message: Message, model: str) -> dict[int, str]:
     return signatures
 
 
-def is_given_back(thought: Thought) -> bool:
-    """Return True if the thought is one of `GivenBack`, which only chat completions can use."""
+def is_round_trip(thought: Thought) -> bool:
+    """Return True if the thought is one of `RoundTripFields`, which Anthropic's API cannot use."""
     return thought.redacted.startswith(_PREFIX)
 
 

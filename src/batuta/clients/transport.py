@@ -43,7 +43,7 @@ class TooManyInterimResponsesError(aiohttp.ClientConnectionError):
 
 
 class BoundedResponse(aiohttp.ClientResponse):
-    """A response with an error where two faults of aiohttp 3.14 would let its reader wait forever.
+    """A response that raises an error where, by two faults of aiohttp 3.14, its reader would hang.
 
     aiohttp skips any number of informational responses, so a provider that sends nothing else would
     keep the event loop busy until the run's deadline. And after malformed chunked encoding the
@@ -103,7 +103,7 @@ def connection_error(target: HttpTarget, error: Exception, idle: float) -> Clien
 
     Args:
         target: the address that was called.
-        error: what aiohttp or the system raised.
+        error: the error that aiohttp or the system raised.
         idle: the idle timeout in seconds.
     """
     if isinstance(error, aiohttp.ClientProxyConnectionError):
@@ -124,7 +124,7 @@ _UNREACHABLE: tuple[tuple[type[Exception], str], ...] = (
     (ConnectionResetError, "the connection to the provider broke before it answered"),
     (UnicodeError, "the host in the provider's URL is not a valid name"),
 )
-"""Classes of errors and their sentences; the first class counts that fits the error."""
+"""Classes of errors and their sentences; the first class that fits counts."""
 
 
 def _classify_connection_error(error: Exception, idle: float) -> ClientError:
@@ -180,7 +180,7 @@ MAX_HEADER_BYTES = 1 << 16
 DRAIN_SECONDS = 0.05
 """Seconds to wait for data after the end of a reply; usually only the end of the body follows."""
 
-_CONNECTION_ERRORS = (aiohttp.ClientError, OSError, UnicodeError)  # the last: of a host's name
+_CONNECTION_ERRORS = (aiohttp.ClientError, OSError, UnicodeError)  # UnicodeError: a host's name
 
 
 class Closable(Protocol):
@@ -263,7 +263,7 @@ class HttpTransport:
             await session.close()
 
     def signed_by(self, signer: RequestSigner) -> Self:
-        """Return a transport with the same connections whose requests `signer` signs."""
+        """Return a transport with the same connections; `signer` signs its requests."""
         signed = copy(self)
         signed._signer = signer  # noqa: SLF001 - a copy of this object
         return signed
@@ -291,7 +291,7 @@ class HttpTransport:
         _release_connection(await self._send(target, body, "*/*"))
 
     async def post_form(self, target: HttpTarget, fields: Mapping[str, str]) -> Any:
-        """Send a form, as token endpoints require it; return the decoded JSON reply.
+        """Send a form, as token endpoints require; return the decoded JSON reply.
 
         Raises:
             ClientError: the request failed; the subclass says why.
@@ -336,7 +336,7 @@ class HttpTransport:
                 _release_connection(response)
 
     async def get(self, target: HttpTarget) -> Any:
-        """Return the decoded JSON at `target`; used to list a server's models.
+        """Return the decoded JSON at `target`.
 
         Raises:
             ClientError: the request failed; the subclass says why.
@@ -527,7 +527,7 @@ class WholeBody:
 
 @final
 class EventStream:
-    """The events of one streamed reply; a sync context manager that closes the connection."""
+    """The events of one streamed reply; a sync context manager that releases the connection."""
 
     __slots__ = ("_begun", "_broken", "_left", "_limit", "_parser", "_response", "target")
 
@@ -602,7 +602,7 @@ def _take_unread(content: aiohttp.StreamReader) -> bytes:
 
 
 def _begins_value(begun: bytes) -> bool:
-    """Return True if a body with this beginning is JSON; no server-sent event begins like JSON."""
+    """Return True if a body begins like a JSON object or array, as no server-sent event does."""
     return begun.strip(_SPACE)[:1] in {b"{", b"["}
 
 
@@ -623,16 +623,10 @@ def _release_connection(response: aiohttp.ClientResponse) -> None:
 async def _read_body(
     response: aiohttp.ClientResponse, limit: int, begun: bytes = b""
 ) -> tuple[list[bytes], bool]:
-    """Read the body; stop once it is larger than the limit.
+    """Read the body after `begun`; stop once it is larger than `limit` bytes.
 
-    Args:
-        response: the response to read.
-        limit: the allowed size of the body in bytes.
-        begun: the beginning of the body, if it was read before.
-
-    Returns:
-        The body in pieces, since joining a large body would block the event loop; and whether it
-        exceeds the limit.
+    Returns the body in pieces, since joining a large body would block the event loop, and whether
+    it exceeds the limit.
     """
     pieces, size = [begun], len(begun)
     while size <= limit and (piece := await response.content.readany()):

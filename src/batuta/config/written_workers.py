@@ -41,7 +41,7 @@ def _worker_text(spec: WorkerSpec, environ: Mapping[str, str]) -> str:
 
 
 def _key_variable(spec: WorkerSpec, environ: Mapping[str, str]) -> str | None:
-    """Return the variable with the server's key; None if the provider has one of its own."""
+    """Return the variable with the server's key; None if none has it or the provider names it."""
     if find_provider(spec.provider).key_vars:
         return None
     names = (name for name in environ if name.endswith("_API_KEY"))

@@ -13,8 +13,8 @@ Deviations a caller should know:
 
 Read from Anthropic's model pages and migration guides on 2026-11-24 (platform.claude.com/docs:
 models/overview, models/opus-5-5/whats-new-opus-5-5, models/sonnet-5-5/migration-guide,
-models/haiku-5-5/overview). A version that is not listed there is treated like the newest listed
-one.
+models/haiku-5-5/overview). A later version is treated like the newest listed one, except that
+thinking is never turned off from version 6.0 on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from batuta.clients.error_mapping import CHOICES, PENALTIES, refuse_fields
 from batuta.clients.http_target import NO_KEY, HttpTarget, Secret
 from batuta.clients.native_search import domain_lists
 from batuta.clients.stream_reading import StreamAccumulator
-from batuta.clients.tool_turns import is_given_back
+from batuta.clients.tool_turns import is_round_trip
 from batuta.clients.transport import HttpTransport
 from batuta.core import NativeSearch, Request, Role, Tool, Worker
 from batuta.core.cost_bound import THINKING_TOKENS
@@ -124,8 +124,9 @@ _CALL_INSTRUCTION = "Call {} now: an answer without a call is not accepted."
 _MIN_THINKING_TOKENS = 1024
 """Smallest `budget_tokens` that the API accepts."""
 _EFFORTS = {"none": "low", "minimal": "low"}
-_NARROW_EFFORTS = _EFFORTS | {"xhigh": "high"}
 """Maps effort names to the API's own names, where they differ."""
+_NARROW_EFFORTS = _EFFORTS | {"xhigh": "high"}
+"""The same for models that do not accept `xhigh`."""
 _OFF_EFFORTS = {"low", "medium", "high"}
 """Efforts at which thinking can be turned off."""
 
@@ -300,7 +301,7 @@ def _lacks_thoughts(request: Request, model: str) -> bool:
         return False
     caller = next((m for m in reversed(request.messages) if m.role is Role.ASSISTANT), None)
     own = [] if caller is None else [one for one in caller.thoughts if one.model == model]
-    return not any((one.signature or one.redacted) and not is_given_back(one) for one in own)
+    return not any((one.signature or one.redacted) and not is_round_trip(one) for one in own)
 
 
 def _mark_prompt(body: dict[str, Any], request: Request) -> None:

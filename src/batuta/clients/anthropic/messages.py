@@ -10,7 +10,7 @@ from typing import Any
 
 from batuta.clients.data_url import split_data_url
 from batuta.clients.decoding import parse_object
-from batuta.clients.tool_turns import CLAUDE_IDS, fit_tool_turns, is_given_back
+from batuta.clients.tool_turns import CLAUDE_IDS, fit_tool_turns, is_round_trip
 from batuta.core import Audio, File, Image, Message, Part, Role, Text, Thought, ToolCall
 from batuta.core.message import SYSTEM_ROLES
 from batuta.errors import BadRequestError
@@ -62,7 +62,7 @@ def anthropic_messages(messages: Sequence[Message], thinker: str = "") -> list[d
         blocks = [
             _thinking_block(one)
             for one in message.thoughts
-            if one.model == thinker and (one.signature or one.redacted) and not is_given_back(one)
+            if one.model == thinker and (one.signature or one.redacted) and not is_round_trip(one)
         ]
         blocks += [block for part in message.parts if (block := _content_block(part)) is not None]
         if not blocks:

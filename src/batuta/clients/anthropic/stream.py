@@ -25,7 +25,7 @@ from batuta.clients.decoding import (
     with_own_names,
 )
 from batuta.clients.error_mapping import find_stated_error
-from batuta.clients.native_search import SearchReader, call_error
+from batuta.clients.native_search import SearchReader, search_error_code
 from batuta.clients.tool_turns import ToolCallAccumulator, arguments_text
 from batuta.core import Citation, Delta, Finish, Reply, Thought, Usage
 
@@ -55,7 +55,7 @@ class AnthropicStreamAccumulator:
         self._thought_pieces: list[str] = []
         """The pieces of the thought's text since its block began."""
         self._signature_pieces: list[str] = []
-        self._matched: str | None = None
+        self._stop_sequence: str | None = None
         """The stop sequence that ended the reply; None: none has."""
         self._text: list[str] = []
         self._reasoning: list[str] = []
@@ -67,31 +67,31 @@ class AnthropicStreamAccumulator:
         """The pieces of each search's input, by the search's id."""
         self._open_search = ""
         """The id of the search whose input is being received."""
-        self._early: dict[str, dict[str, Any]] = {}
+        self._early_results: dict[str, dict[str, Any]] = {}
         """Results received before their searches, by the search's id."""
         self._length = 0
         """Characters of the text so far."""
         self._block_text: list[str] = []
         """The pieces of the text since the last text block ended."""
-        self._given: dict[int, str] = {}
+        self._initial_arguments: dict[int, str] = {}
         """Arguments received complete at the start of a call and not passed on yet, by the call's
         index."""
-        self._foreign: set[int] = set()
+        self._server_blocks: set[int] = set()
         """Indices of blocks with calls that the API runs itself, such as its MCP connector's."""
         self._model = ""
-        self._stop: Finish | None = None
+        self._finish: Finish | None = None
         self._usage: dict[str, Any] = {}
         self.is_closed = False
         """Whether `message_stop` was received after the reply had begun."""
 
     @property
     def _has_begun(self) -> bool:
-        return bool(self._model or self._stop or self._usage or self._text or len(self._calls))
+        return bool(self._model or self._finish or self._usage or self._text or len(self._calls))
 
     @property
     def is_finished(self) -> bool:
         """Whether a stop reason was received, or `message_stop` after the reply had begun."""
-        return self.is_closed or bool(self._stop)
+        return self.is_closed or bool(self._finish)
 
     def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
         """Add an event and return its deltas; `ping` has none.
@@ -131,11 +131,11 @@ class AnthropicStreamAccumulator:
         elif kind == "message_delta":
             delta = as_object(event.get("delta"))
             if reason := as_string(delta.get("stop_reason")):
-                self._stop = read_finish(reason)
-            self._matched = as_string(delta.get("stop_sequence")) or self._matched
+                self._finish = read_finish(reason)
+            self._stop_sequence = as_string(delta.get("stop_sequence")) or self._stop_sequence
         elif kind == "message_stop":
             self.is_closed = self._has_begun  # an end before any content is ignored
-            return (*self._emit_given(), *self._emit_early(*self._early))
+            return (*self._emit_given(), *self._emit_early(*self._early_results))
         elif not kind and (stated := find_stated_error(event)):
             raise ErrorReply(stated)
         else:
@@ -150,24 +150,24 @@ class AnthropicStreamAccumulator:
         Without a stop reason the reply ends as if it were complete.
         """
         self._emit_given()
-        self._emit_early(*self._early)
+        self._emit_early(*self._early_results)
         self._end_text()
         calls = self._calls.tool_calls()
         reply = Reply(
             text="".join(self._text),
             reasoning="".join(self._reasoning),
             tool_calls=calls,
-            finish=resolve_finish(self._stop or Finish.STOP, calls),
+            finish=resolve_finish(self._finish or Finish.STOP, calls),
             model=self._model,
             thoughts=tuple(self._thoughts),
-            stop_sequence=self._matched,
+            stop_sequence=self._stop_sequence,
             server_calls=self._searches.calls(),
         )
         # Until the stop reason was received, the output token count is not complete.
         return ProviderReply(
             reply=reply,
             usage=parse_usage(self._usage),
-            usage_is_partial=not self._stop,
+            usage_is_partial=not self._finish,
             hour_cache_write=_hour_cache_write(self._usage),
         )
 
@@ -177,7 +177,7 @@ class AnthropicStreamAccumulator:
             self._blocks[index] = number = len(self._calls)
             # Usually empty. Servers that do not stream the input send it here; some do both.
             if whole := block.get("input"):
-                self._given[number] = arguments_text(dump_json(whole))
+                self._initial_arguments[number] = arguments_text(dump_json(whole))
             return (
                 *self._emit_given(number),
                 self._calls.start_call(as_string(block.get("id")), block["name"]),
@@ -186,7 +186,7 @@ class AnthropicStreamAccumulator:
             return self._add_search(block)
         self._open_search = ""
         if block["type"].endswith("_tool_use"):
-            self._foreign.add(index)
+            self._server_blocks.add(index)
         _read_citations(self._searches, block)
         self._thought = thought_of(block, self._called_model)
         self._thought_pieces, self._signature_pieces = [], []
@@ -198,8 +198,8 @@ class AnthropicStreamAccumulator:
         Args:
             before: the index of the first call that is left out; None: no call is left out.
         """
-        numbers = [n for n in self._given if before is None or n < before]
-        return [self._calls.add_arguments(n, self._given.pop(n)) for n in numbers]
+        numbers = [n for n in self._initial_arguments if before is None or n < before]
+        return [self._calls.add_arguments(n, self._initial_arguments.pop(n)) for n in numbers]
 
     def _end_thought(self) -> Sequence[Delta]:
         """End a thinking block; return a delta if the thought is signed or redacted."""
@@ -237,13 +237,13 @@ class AnthropicStreamAccumulator:
         if self._open_search and index not in self._blocks:
             self._search_inputs[self._open_search].append(as_string(piece))
             return ()
-        if index in self._foreign:
+        if index in self._server_blocks:
             return ()
         # If the block is unknown, the piece belongs to the last call.
         number = self._blocks.get(index, len(self._calls) - 1)
         if number < 0:
             raise ValueError("arguments without a call")
-        self._given.pop(number, None)
+        self._initial_arguments.pop(number, None)
         return (self._calls.add_arguments(number, piece),)
 
     def _add_text(self, text: str, reasoning: str) -> Sequence[Delta]:
@@ -271,15 +271,15 @@ class AnthropicStreamAccumulator:
         call_id = as_string(block.get("tool_use_id"))
         if call_id in self._search_inputs:
             return self._read_result(call_id, block)
-        self._early.setdefault(call_id, block)
+        self._early_results.setdefault(call_id, block)
         return ()
 
     def _emit_early(self, *call_ids: str) -> Sequence[Delta]:
         """Return deltas for results of these searches that were received too early."""
         deltas: list[Delta] = []
         for call_id in call_ids:
-            if call_id in self._early:
-                deltas += self._read_result(call_id, self._early.pop(call_id))
+            if call_id in self._early_results:
+                deltas += self._read_result(call_id, self._early_results.pop(call_id))
         return deltas
 
     def _read_result(self, call_id: str, block: dict[str, Any]) -> Sequence[Delta]:
@@ -306,11 +306,7 @@ def _read_result(
 ) -> Sequence[Delta]:
     """Add the result of a search that the API ran, and return its delta.
 
-    Args:
-        searches: the searches of the reply so far.
-        block: the block with the result.
-        query: the query of the search.
-        at: the number of the text's characters before the result.
+    `at` is the number of characters of the reply's text before the result.
     """
     content = block.get("content")
     pages = [
@@ -322,7 +318,7 @@ def _read_result(
         for page in map(as_object, as_array(content))
     ]
     code = as_string(as_object(content).get("error_code"))
-    error = call_error(code) if isinstance(content, dict) else ""
+    error = search_error_code(code) if isinstance(content, dict) else ""
     call_id = as_string(block.get("tool_use_id"))
     return searches.add_call(call_id, query, at=at, pages=pages, error=error)
 
@@ -418,7 +414,7 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
 def parse_usage(usage: Any) -> Usage | None:
     """Return the usage of one call; None if it is not stated, implausible or zero.
 
-    Its input includes cache reads and writes.
+    The input includes cache reads and writes.
     """
     counts = _with_iterations(with_own_names(as_object(usage), _COUNTS))
     if any(is_wrong_count(counts.get(name)) for name in _COUNTS):
@@ -433,9 +429,10 @@ def parse_usage(usage: Any) -> Usage | None:
 
 
 def _with_iterations(counts: dict[str, Any]) -> dict[str, Any]:
-    """Return the counts, each raised to its sum over all `iterations`, such as compactions.
+    """Return the counts, the billed ones raised to their sums over all `iterations`.
 
-    The top-level counts cover the answer alone, but every iteration is billed.
+    The top-level counts cover the answer alone, but every iteration, such as a compaction, is
+    billed.
     """
     parts = [as_object(one) for one in as_array(counts.get("iterations"))]
     sums = {name: sum(as_count(one.get(name)) for one in parts) for name in _BILLED}

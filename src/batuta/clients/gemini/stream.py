@@ -28,7 +28,7 @@ from batuta.clients.decoding import (
 )
 from batuta.clients.error_mapping import find_stated_error
 from batuta.clients.native_search import SearchReader
-from batuta.clients.tool_turns import GivenBack, ToolCallAccumulator, arguments_text
+from batuta.clients.tool_turns import RoundTripFields, ToolCallAccumulator, arguments_text
 from batuta.core import Citation, Delta, Finish, Image, Reply, Usage
 
 _COUNTS = ("promptTokenCount", "candidatesTokenCount")
@@ -41,7 +41,7 @@ class _CandidateAccumulator:
     def __init__(self, number: int, called_model: str) -> None:
         self._number = number
         self._called_model = called_model
-        self._given_back = GivenBack()
+        self._round_trip = RoundTripFields()
         self._text: list[str] = []
         self._length = 0
         """Characters of the text so far."""
@@ -59,7 +59,7 @@ class _CandidateAccumulator:
     def add_candidate(self, candidate: dict[str, Any]) -> Sequence[Delta]:
         """Add what one response has of this candidate, and return its deltas.
 
-        Searches have their deltas with the finish reason.
+        The deltas of searches are returned once the finish reason is known.
         """
         if reason := candidate.get("finishReason"):
             self.finish = read_finish(reason)
@@ -121,7 +121,7 @@ class _CandidateAccumulator:
         """
         calls = self._calls.tool_calls()
         self._emit_searches()
-        thought = self._given_back.thought(self._called_model)
+        thought = self._round_trip.thought(self._called_model)
         return Reply(
             thoughts=() if thought is None else (thought,),
             text="".join(self._text),
@@ -139,7 +139,7 @@ class _CandidateAccumulator:
             arguments = arguments_text(given if isinstance(given, str) else dump_json(given))
             if signature := as_string(part.get("thoughtSignature")):
                 signed = {"extra_content": {"google": {"thought_signature": signature}}}
-                self._given_back.add_extra(signed, len(self._calls))
+                self._round_trip.add_extra(signed, len(self._calls))
             delta = self._calls.start_call(as_string(call.get("id")), call["name"], arguments)
             return replace(delta, choice=self._number) if self._number else delta
         if (inline := as_object(part.get("inlineData"))) and not part.get("thought"):

@@ -2,9 +2,9 @@
 
 The index of a fragment should say which call it belongs to. But some servers leave the index out or
 repeat it for every call, give each fragment another id, or send the name late or in pieces. So a
-fragment without a name continues a call; if its id or index is new, only a call whose arguments are
-incomplete. At a known index, or without an index, a name usually begins another call if the earlier
-call is complete or has another id.
+fragment without a name continues a call; with a new id or index, it continues the last call only if
+the arguments of that call are incomplete. At a known index, or without an index, a name usually
+begins another call if the earlier call is complete or has another id.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Call:
     """True if this call begins at the index of a complete call of the same name. Unless arguments
     follow, it is only a repetition of that call's name with another id."""
     number: int | None = None
-    """The index in the emitted reply; None while the start is held, as the name may be partial."""
+    """The call's index in the reply; None until the start of the call is emitted."""
     pieces: list[str] = field(default_factory=list[str])
     """The pieces of the arguments."""
     size: int = 0
@@ -132,7 +132,7 @@ class CallFragments:
         self._by_id: dict[str, _Call] = {}
         self._held: dict[int, _Call] = {}
         """Calls with a name that may still be held, by their position."""
-        self.last_number = 0
+        self.last_position = 0
         """The position of the call that the last fragment belonged to."""
 
     def add_fragment(self, fragment: dict[str, Any]) -> Sequence[Delta]:
@@ -157,7 +157,7 @@ class CallFragments:
             call = self._begin_call(call_id)
             before = self._by_index.get(index) if isinstance(index, int) else None
             call.may_be_echo = before is not None and before.name == name
-        self.last_number = call.position
+        self.last_position = call.position
         if isinstance(index, int):
             self._by_index[index] = call
         if name and call.repeats(call_id, arguments):

@@ -25,7 +25,13 @@ from batuta.clients.openai.stream import (
 )
 from batuta.clients.stream_reading import StreamAccumulator
 from batuta.clients.text_tool_calls import complete_with_calls
-from batuta.clients.tool_turns import ANY_ID, OPENAI_IDS, fit_tool_turns, give_back, rule_of_model
+from batuta.clients.tool_turns import (
+    ANY_ID,
+    OPENAI_IDS,
+    add_round_trip_fields,
+    fit_tool_turns,
+    rule_of_model,
+)
 from batuta.clients.transport import HttpTransport
 from batuta.core import (
     Audio,
@@ -108,7 +114,7 @@ _ACCEPTS_REASONING = re.compile(
 _OPENAI_REASONING_MODELS = ("o1", "o3", "o4", "gpt-5", "gpt-6", "gpt-oss")
 
 COMPATIBLE_DIALECT = ChatDialect(merges_system=True)
-"""Used for Ollama, llama.cpp and servers that are not known."""
+"""The default, used for Ollama, llama.cpp, unknown servers and others."""
 OPENAI_DIALECT = ChatDialect(
     max_tokens="max_completion_tokens",
     responses=True,
@@ -239,7 +245,7 @@ class OpenAIChatAdapter:
         for message in messages:
             sent += _chat_messages(message, self._dialect)
             if message.role is Role.ASSISTANT:
-                give_back(sent[-1], message, self._model, self._reasoning_field)
+                add_round_trip_fields(sent[-1], message, self._model, self._reasoning_field)
         if request.prefill and self.supports_prefill:
             sent.append({"role": "assistant", "content": request.prefill})
         return sent
@@ -319,7 +325,7 @@ def _put_if_set(body: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _chat_messages(message: Message, dialect: ChatDialect) -> list[dict[str, Any]]:
-    """Return a message in the API's form; tool results come first, as they answer earlier calls."""
+    """Return the API's messages for a message: first tool results, as they answer earlier calls."""
     messages: list[dict[str, Any]] = [
         {"role": "tool", "tool_call_id": part.call_id, "content": part.content}
         for part in message.parts

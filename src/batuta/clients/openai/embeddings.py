@@ -56,7 +56,7 @@ class EmbeddingClient(ProviderClient):
 
 
 def _find_mismatch(reply: Reply, request: Request) -> str:
-    """Return in what the vectors are not those of the request; empty if they are."""
+    """Return how the vectors differ from what was requested; empty if they do not."""
     if len(reply.vectors) != len(request.messages):
         return f"{len(reply.vectors)} vectors for {len(request.messages)} texts"
     size, wanted = len(reply.vectors[0]), request.sampling.dimensions
@@ -75,7 +75,7 @@ class EmbeddingAdapter:
         self._model = model
 
     def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:
-        """Return the JSON to send, which is the same with `stream`."""
+        """Return the JSON to send; `stream` makes no difference."""
         inputs = [_message_input(message) for message in request.messages]
         body = {"model": self._model, "input": inputs, "encoding_format": "float"}
         dimensions = request.sampling.dimensions

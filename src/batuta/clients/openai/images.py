@@ -42,7 +42,7 @@ class ImageClient(ProviderClient):
         super().__init__("Image", worker, http, adapter=adapter, target=target)
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return a reply with the image, which is not streamed.
+        """Return a reply with the image; a streaming listener receives it in one delta.
 
         Raises:
             ClientError: the call gave no usable image.

@@ -25,7 +25,7 @@ def gpt_version(model: str) -> tuple[int, int] | None:
 
 
 def needs_responses(model: str) -> bool:
-    """Return True if a numbered GPT, or its tools, are only available in the Responses API."""
+    """Return True for a numbered GPT that needs the Responses API, at least for tools."""
     version = gpt_version(model)
     if version is None:
         return False

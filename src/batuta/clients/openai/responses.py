@@ -185,7 +185,7 @@ def _result_item(result: ToolResult) -> dict[str, Any]:
 
 
 def _thought_item(thought: Thought) -> dict[str, Any]:
-    """Return the reasoning item from its id and encrypted content, stored as `id.content`."""
+    """Return the reasoning item of a thought, which stores the item as `id.encrypted_content`."""
     mark = "." if "." in thought.redacted else ":"  # earlier versions used a colon
     item_id, _, encrypted = thought.redacted.partition(mark)
     return {"type": "reasoning", "id": item_id, "summary": [], "encrypted_content": encrypted}

@@ -52,7 +52,7 @@ class _Item:
     """The part of an output item received so far."""
 
     kind: str = ""
-    is_aside: bool = False
+    is_commentary: bool = False
     """True for a message marked as commentary, which counts as reasoning."""
     texts: dict[tuple[str, int], list[str]] = field(
         default_factory=dict[tuple[str, int], list[str]]
@@ -111,8 +111,9 @@ class ResponsesStreamAccumulator:
         """Add an event and return its deltas.
 
         Raises:
-            ErrorReply: the event is an error.
-            AttributeError, KeyError, TypeError or ValueError: the event is malformed.
+            ErrorReply: the event is an error, or its response states one.
+            AttributeError, KeyError, TypeError or ValueError: the event is malformed, contradicts
+                an earlier event or exceeds a limit.
         """
         if is_end_mark(data):
             return ()
@@ -151,7 +152,8 @@ class ResponsesStreamAccumulator:
         Raises:
             ErrorReply: the response is an error object, its status is failed or cancelled, or the
                 provider interrupted it.
-            ValueError: the response has too many items, or the model's output is invalid.
+            AttributeError, KeyError, TypeError or ValueError: the response is malformed,
+                contradicts an earlier event or exceeds a limit.
         """
         if response.get("error") or response.get("status") in {"failed", "cancelled"}:
             raise ErrorReply(_error_of(response))
@@ -229,7 +231,7 @@ class ResponsesStreamAccumulator:
     def _read_item(self, known: _Item, item: dict[str, Any], *, is_whole: bool) -> list[Delta]:
         """Add an item; return deltas for what no earlier event had."""
         kind = known.kind = as_string(item.get("type")) or known.kind
-        known.is_aside = known.is_aside or item.get("phase") == "commentary"
+        known.is_commentary = known.is_commentary or item.get("phase") == "commentary"
         if kind in _CALL_TYPES:
             known.call_id = known.call_id or as_string(item.get("call_id"))
             known.name = known.name or need_string(item.get("name") or "")
@@ -391,7 +393,7 @@ class ResponsesStreamAccumulator:
         raise ValueError("the deltas of an item contradict its complete text")
 
     def _emit(self, known: _Item, kind: str, fragment: str) -> list[Delta]:
-        if known.is_aside or kind in {"summary", "reasoning"}:
+        if known.is_commentary or kind in {"summary", "reasoning"}:
             self._reasoning.append(fragment)
             return [Delta(reasoning=fragment)]
         self._text.append(fragment)

@@ -32,12 +32,12 @@ from batuta.clients.native_search import SearchReader
 from batuta.clients.openai.call_fragments import CallFragments, called_function, function_arguments
 from batuta.clients.stated_cost import stated_usd
 from batuta.clients.tool_turns import (
-    GIVEN_BACK,
-    GivenBack,
+    ROUND_TRIP_FIELDS,
+    RoundTripFields,
     ToolCallAccumulator,
     arguments_text,
     has_extra,
-    thoughts_to_give_back,
+    round_trip_thoughts,
 )
 from batuta.core import Delta, Finish, Image, Reply, TokenLogprob, ToolCall, Usage
 
@@ -49,8 +49,8 @@ class _ChoiceAccumulator:
     def __init__(self, number: int, called_model: str) -> None:
         self._number = number
         self._called_model = called_model
-        self._given_back: GivenBack | None = None
-        """Fields to send back with the message; None until the first of them is received."""
+        self._round_trip: RoundTripFields | None = None
+        """None until the first of these fields is received."""
         self._text: list[str] = []
         self._length = 0
         """Characters of the text so far."""
@@ -64,12 +64,12 @@ class _ChoiceAccumulator:
         self.finish: Finish | None = None
         self._refused = False
         self._has_words = False
-        self._matched: str | None = None
+        self._stop_sequence: str | None = None
 
     def reply(self, model: str) -> Reply:
         """Return what has been received of the reply so far."""
         calls = self._calls.tool_calls() if self._calls is not None else ()
-        thought = self._given_back and self._given_back.thought(self._called_model)
+        thought = self._round_trip and self._round_trip.thought(self._called_model)
         return Reply(
             text="".join(self._text),
             reasoning="".join(self._reasoning),
@@ -79,7 +79,7 @@ class _ChoiceAccumulator:
             else resolve_finish(self.finish or Finish.STOP, calls),
             model=model,
             thoughts=() if thought is None else (thought,),
-            stop_sequence=self._matched,
+            stop_sequence=self._stop_sequence,
             is_refusal=self._refused,
             logprobs=tuple(self._logprobs),
             images=tuple(self._images),
@@ -107,7 +107,7 @@ class _ChoiceAccumulator:
         reason = choice.get("finish_reason")
         if reason and reason != "null":
             self.finish = _parse_finish(choice, reason)
-            self._matched = _matched_stop_text(choice)
+            self._stop_sequence = _matched_stop_text(choice)
         message = self._fields_of(choice)
         text = _message_text(message)
         text += self._missing_rest(choice, text)
@@ -145,20 +145,20 @@ class _ChoiceAccumulator:
     def _add_calls(self, message: dict[str, Any]) -> list[Delta]:
         """Add the tool calls of a fragment, and the fields to send back with the message."""
         deltas: list[Delta] = []
-        if any(map(message.get, GIVEN_BACK)):
-            self._fields_to_give_back().add_fields(message)
+        if any(map(message.get, ROUND_TRIP_FIELDS)):
+            self._round_trip_fields().add_fields(message)
         for call in _tool_calls_of(message):
             if self._calls is None:
                 self._calls = CallFragments()
             deltas += self._calls.add_fragment(call)
             if has_extra(call):
-                self._fields_to_give_back().add_extra(call, self._calls.last_number)
+                self._round_trip_fields().add_extra(call, self._calls.last_position)
         return self._numbered(deltas)
 
-    def _fields_to_give_back(self) -> GivenBack:
-        if self._given_back is None:
-            self._given_back = GivenBack()
-        return self._given_back
+    def _round_trip_fields(self) -> RoundTripFields:
+        if self._round_trip is None:
+            self._round_trip = RoundTripFields()
+        return self._round_trip
 
     def _fields_of(self, choice: dict[str, Any]) -> dict[str, Any]:
         """Return the fields of a fragment.
@@ -218,8 +218,8 @@ class OpenAIStreamAccumulator:
 
         Args:
             called_model: the called model; its reasoning is returned only to it.
-            note_field: called once with the name of the field that holds the reasoning; None if
-                nobody needs the name.
+            note_field: called at most once, with the name of the field that holds the reasoning;
+                None if nobody needs the name.
         """
         self._called_model = called_model
         self._note_field = note_field
@@ -238,9 +238,9 @@ class OpenAIStreamAccumulator:
         """Add a chunk and return its deltas.
 
         Raises:
-            ErrorReply: the event is an error.
-            AttributeError, TypeError or ValueError: the chunk is malformed, or the stream ended
-                without a choice.
+            ErrorReply: the event is an error, or a choice was interrupted.
+            AttributeError, TypeError or ValueError: the chunk is malformed or exceeds a limit, or
+                the stream ended without a choice.
         """
         if is_end_mark(data):
             return self._close()
@@ -397,7 +397,7 @@ def _parse_choice(
         cited = SearchReader()
         _read_cited(cited, message, pages)
         text += cited.end_text((text,))
-    gives_back = raw_calls or any(map(message.get, GIVEN_BACK))
+    has_round_trip = raw_calls or any(map(message.get, ROUND_TRIP_FIELDS))
     return Reply(
         text=text,
         reasoning=_message_reasoning(message),
@@ -405,7 +405,7 @@ def _parse_choice(
         finish=resolve_finish(finish, calls),
         model=model,
         stop_sequence=_matched_stop_text(choice),
-        thoughts=thoughts_to_give_back(message, raw_calls, called_model) if gives_back else (),
+        thoughts=round_trip_thoughts(message, raw_calls, called_model) if has_round_trip else (),
         is_refusal=_is_refusal(message),
         logprobs=parse_logprobs(choice),
         images=_pictures_of(message),
