@@ -89,7 +89,7 @@ class SentenceEmbedding:
 
     @property
     def name(self) -> str:
-        """The name of the model."""
+        """The last part of the folder or name, after `sentence-embedding/`."""
         return f"sentence-embedding/{Path(self.folder).name}"
 
     def fit(self, texts: Sequence[str]) -> SentenceEmbedding:
@@ -145,8 +145,8 @@ def load_features(card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> Fea
     """Load saved features.
 
     Raises:
-        ConfigError: the card has an unknown kind, does not match the tensors, or belongs to another
-            version of the encoder.
+        ConfigError: the card has an unknown kind, does not match the tensors, or needs another
+            encoder than the installed one.
     """
     kinds = {
         "hashed-ngrams": HashedNgrams.load,

@@ -21,22 +21,26 @@ SavedFeatures = tuple[dict[str, Any], dict[str, Floats]]
 class Features(Protocol):
     """A function from texts to vectors.
 
-    Laws: after fitting, a text has the same vector on every machine and beside any other texts;
-    each vector has length 1, or 0 if no feature of the text is known; `load(*features.save())`
-    gives the same vectors.
+    Laws, up to rounding: after fitting, a text has the same vector on every machine and beside any
+    other texts; each vector has length 1, or 0 if the text has no feature that counts;
+    `load(*features.save())` gives the same vectors.
     """
 
     @property
     def name(self) -> str:
-        """The method and its parameters."""
+        """The method with its parameters, or the model."""
         ...
 
     def fit(self, texts: Sequence[str]) -> Features:
-        """Return these features fitted to the texts."""
+        """Return the features fitted to the texts; pretrained ones are returned unchanged."""
         ...
 
     def __call__(self, texts: Sequence[str]) -> Floats:
-        """Return a row for each text: (n, d)."""
+        """Return a row for each text: (n, d).
+
+        Raises:
+            ConfigError: the features are not fitted, or the model cannot be loaded.
+        """
         ...
 
     def save(self) -> SavedFeatures:

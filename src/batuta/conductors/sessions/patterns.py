@@ -104,7 +104,7 @@ def price_switch(
         tokens: estimated tokens of the conversation.
         failures: number of tool failures in the current task.
         now: seconds since the epoch.
-        rules: the constants.
+        rules: the session's rules.
     """
     cost = cold_cost(thread, takes, tokens=tokens, now=now, rules=rules)
     stays = solving_probability(leaves) * _FAILURE_DISCOUNT**failures
@@ -257,7 +257,7 @@ def cheapest_actor(question: Question, pool: Pool, rules: SessionRules) -> Worke
 
 
 def note_uncompared(question: Question, pool: Pool, rules: SessionRules) -> str:
-    """Return clauses on workers that could be cheaper but lack a setting to tell.
+    """Return clauses on workers that may be cheaper but lack the tag or price to be compared by.
 
     At most three workers are named, and none that is known to be more expensive.
     """
@@ -448,7 +448,10 @@ def _price_switch(view: SessionView, acting: Worker, takes: Worker, failures: in
 
 @dataclass(frozen=True, slots=True)
 class Advise(_BeginsCheaply):
-    """The cheapest worker acts; when it is stuck, the best worker advises it a few times."""
+    """The cheapest worker acts; when it is stuck, the best worker advises it.
+
+    `SessionRules.consultations` limits the advice of a session.
+    """
 
     name: str = "advise"
 
@@ -534,7 +537,7 @@ class Gate:
 
     @property
     def needed_rounds(self) -> int:
-        """Number of rounds: the first, and one after each review."""
+        """Maximum number of rounds: the first, and one after each review."""
         return 1 + REVIEWS
 
     async def plan(
