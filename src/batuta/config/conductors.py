@@ -82,7 +82,8 @@ _CHAIN = "chain/"
 """The prefix of a chain's name; worker ids separated by `>` follow."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,99}")
 PATTERN_PREFIX = "pattern/"
-"""The prefix of patterns' names; they are served without any setting if there are two workers."""
+"""The prefix of patterns' names; they are served without any setting if the pool has two workers
+or more."""
 ALONE = "alone"
 """The pattern of one worker: requests pass through unchanged, as with `worker/NAME`."""
 _RESERVED_PREFIXES = ("worker/", "baseline/", PATTERN_PREFIX)
@@ -118,7 +119,7 @@ def open_trained(path: Path) -> LLMConductor:
 def open_conductor(
     name: str, pool: Pool, clients: Mapping[WorkerId, Client], options: ConductorOptions
 ) -> Conductor:
-    """Open the conductor of that name or path.
+    """Open the conductor of that name or path; an existing path takes precedence over a name.
 
     Args:
         name: the id of a worker, whose model is prompted; one of `FIXED`; `gate`;
@@ -237,10 +238,10 @@ class ConductorOpener:
         return self.named(name) if name in self.pool else replace(self, pool=pool).named(name)
 
     def check_options(self, opened: Iterable[Conductor]) -> None:
-        """Check that each option of [conductor] applies to one of the opened conductors.
+        """Check that each prompt or draft option of [conductor] applies to an opened conductor.
 
         Raises:
-            ConfigError: an option applies to no opened conductor; the message names the option.
+            ConfigError: an option applies to none of them; the message names the first one.
         """
         prompted = [worker for each in opened if (worker := conductor_worker(each))]
         plain = [each for each in prompted if not (self.setting.card and each.id == CONDUCTOR)]
@@ -304,7 +305,7 @@ class ConductorOpener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """A model that the settings define, opened over its workers."""
+    """A served model that the settings define, or a built-in pattern, opened over its workers."""
 
     name: str
     conductor: Conductor | None
@@ -323,7 +324,7 @@ class Preset:
     description: str = ""
 
     def narrow(self, limits: Limits) -> Limits:
-        """Return the stricter of each limit: the preset's or the given one."""
+        """Return limits that are each the stricter of the preset's and the given one."""
         own = self.limits
         return Limits(
             steps=min(own.max_steps or limits.steps, limits.steps),

@@ -27,7 +27,8 @@ class Effort:
     steps: int | None
     """Maximum number of steps of a workflow; None: the served model's limit."""
     rounds: int
-    """Maximum number of rounds; a conductor that needs more gets them."""
+    """Maximum number of rounds; a conductor that needs more gets them, up to the model's maximum.
+    """
     pool_share: float
     """Share of the pool that may answer, in (0, 1], the cheapest workers first."""
     usd_share: float
@@ -101,8 +102,8 @@ def limits_for_effort(word: str, system: Conducted) -> Limits:
 def conductor_for_effort(word: str, system: Conducted) -> Conductor | None:
     """Return the conductor at that effort; None: a baseline answers.
 
-    At `none` the best worker answers alone. A session pattern, which only chooses who acts, and a
-    conductor that writes no workflows are kept at every effort.
+    At `none` the best worker answers alone. A session pattern, and the conductor of a system that
+    writes no workflows, are kept at every effort.
     """
     plans_nothing = isinstance(system.conductor, SessionPattern)
     if EFFORTS[word].uses_conductor or not system.writes_workflows or plans_nothing:
@@ -118,7 +119,7 @@ def pool_for_effort(word: str, system: Conducted, allowed: Pool) -> Pool:
 
 
 def narrow_system(system: ServedSystem) -> ServedSystem:
-    """Return the system narrowed to its own default effort; without one, the system as it is."""
+    """Return the system narrowed to its own default effort; without one, unchanged."""
     word = system.effort
     if word is None:
         return system

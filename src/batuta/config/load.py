@@ -135,13 +135,13 @@ async def load_config(
         environ: the environment variables, with keys and overrides.
         time_scale: how slow simulated workers are; 1.0 is a natural pace, 0 answers at once, None
             is the plugin's default.
-        rehearses: whether to use the rehearsal if no pool is named, no model is found, and the
-            environment names no server that is silent.
+        rehearses: whether to use the rehearsal if no pool is named, no model is found, and each
+            server that the environment names answers.
         processes: number of processes that call these workers, each with its own configuration;
             without Redis each process gets an equal part of the providers' limits.
 
     Raises:
-        ConfigError: the pool, a worker or the conductor does not exist, a key is missing, no model
+        ConfigError: the pool, a setting or the conductor cannot be used, a key is missing, no model
             is found, or a limit cannot be divided among the processes.
     """
     loading = _Loading(http=http, conductor=conductor, environ=environ, processes=processes)
@@ -404,7 +404,7 @@ def _plan_rules(
     """Return the rules for plans; their code is loaded only if there are any.
 
     Raises:
-        ConfigError: a rule names a worker that does not exist, or only tags that no worker has.
+        ConfigError: a rule names a worker that does not exist, or a tag that no worker has.
     """
     if not settings.plan_rules:
         return NO_RULES
@@ -421,7 +421,7 @@ def _build_approvals(settings: Settings, specs: tuple[WorkerSpec, ...]) -> tuple
     """Return the rules that select the plans that need a person's approval.
 
     Raises:
-        ConfigError: a rule names a worker that does not exist, or only tags that no worker has.
+        ConfigError: a rule names a worker that does not exist, or a tag that no worker has.
     """
     if not settings.approvals:
         return ()

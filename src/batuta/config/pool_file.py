@@ -109,7 +109,7 @@ def _find_index(workers: Sequence[Mapping[str, Any]], worker: str) -> int:
 
 
 def _find_line_end(text: str) -> str:
-    """Return what ends the lines of the text: a line feed, with a carriage return or without it."""
+    """Return CR LF if the text contains it, else a line feed."""
     return "\r\n" if "\r\n" in text else "\n"
 
 

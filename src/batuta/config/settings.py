@@ -1,6 +1,6 @@
 """The schema of the settings file (TOML), as frozen models; docs/configuration.md explains it.
 
-Many settings that would have no effect beside the others are refused; the message names them.
+Many settings that would have no effect beside the others are refused; the message names one.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class PresetSetting(StrictModel):
     """The workers that may answer; empty: all of the pool."""
     limits: PresetLimits = PresetLimits()
     effort: EffortWord | None = None
-    """Default effort of requests."""
+    """Default effort of requests; None: each worker's own."""
     min_confidence: float | None = Field(default=None, ge=0, le=1)
     """Minimum probability that an answer is correct; None: no minimum. Below it one more worker is
     asked; an answer that is still below it is `unsure`."""
@@ -251,8 +251,8 @@ class ConductorSetting(StrictModel):
     temperature: float | None = Field(default=None, ge=0)
     """None: the card's, else 1, or 0.5 with the brief prompt."""
     max_tokens: int | None = Field(default=None, ge=16)
-    """None: the card's, else 1,024, or 400 with the brief prompt, or 8,192 for a model that reasons
-    by default; at most a quarter of the model's context window."""
+    """None: the card's, else a quarter of the model's context window, but at most 1,024, or 400
+    with the brief prompt, or 8,192 for a model that reasons by default."""
     effort: EffortWord | None = None
     """None: the card's, else low for a model that reasons by default."""
     breaker_questions: int = Field(default=3, ge=1)
@@ -355,7 +355,7 @@ class ResilienceSetting(StrictModel):
     step_timeout_s: float | None = Field(default=None, gt=0)
     """Seconds after which a step's call is cancelled and another worker is asked; None: never."""
     hedge_s: float | None = Field(default=None, gt=0)
-    """Seconds without text from the last step's worker after which a second worker is called in
+    """Seconds without output of the last step's worker after which a second worker is called in
     parallel; None: never."""
     breaker_failures: int = Field(default=5, ge=1)
     """Consecutive failures after which a worker is skipped."""

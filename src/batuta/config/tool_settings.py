@@ -70,7 +70,7 @@ class ReaderSetting(ServedSetting):
     private_hosts: tuple[Domain, ...] = ()
     """Hosts (`host` or `host:port`) of private networks that may be read besides public hosts."""
     max_bytes: int = Field(default=5 << 20, ge=1000)
-    """Maximum size of a page."""
+    """Maximum size of a page in bytes."""
     max_characters: int = Field(default=20_000, ge=500)
     """Maximum number of characters of a page's text; the rest is dropped."""
     timeout_s: float = Field(default=30.0, gt=0)

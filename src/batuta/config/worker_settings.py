@@ -51,14 +51,16 @@ FieldNames = Annotated[dict[str, str], AfterValidator(_without_needed_fields)]
 
 
 class PriceSetting(StrictModel):
-    """Dollars per million tokens; a price of input that is None is that of `input`."""
+    """Dollars per million tokens, except `call` and `search`.
+
+    `cached`, `cache_write` and `audio` are prices of input; None: the price of `input`.
+    """
 
     input: Decimal = Field(ge=0)
     output: Decimal = Field(ge=0)
     cached: Decimal | None = Field(default=None, ge=0)
     cache_write: Decimal | None = Field(default=None, ge=0)
     audio: Decimal | None = Field(default=None, ge=0)
-    """Price of audio input."""
     call: Decimal = Field(default=Decimal(0), ge=0)
     """Dollars per call in addition to its tokens, such as the price of an image."""
     search: Decimal | None = Field(default=None, ge=0)

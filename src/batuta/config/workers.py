@@ -279,7 +279,7 @@ def program_spec(setting: WorkerSetting) -> WorkerSpec:
 def tool_spec(setting: WorkerSetting, tools: ToolsSetting) -> WorkerSpec:
     """Return the spec of a worker that searches the web or files, reads pages or calls an MCP tool.
 
-    Its price is None if the price of a search is not known.
+    Its price is None if the price of a search or of the MCP tool's call is not known.
 
     Raises:
         ConfigError: the worker's MCP tool is not in the settings.
