@@ -22,7 +22,7 @@ class CallListener(Protocol):
         ...
 
     async def before_call(self, request: Request, worker: Worker) -> Request:
-        """Return the request to send, for a call that is not reserved yet.
+        """Permit a call that is not reserved yet, and return the request to send.
 
         A conductor asks for this before it calls its model, a client before each further call.
 
@@ -36,7 +36,7 @@ class CallListener(Protocol):
         ...
 
     async def on_failure(self, failure: Failure) -> None:
-        """Receive the failure of an attempt before the client tries again.
+        """Receive a failed attempt before the client tries again, or a conductor's cancelled call.
 
         Raises:
             LimitReachedError: the budget does not cover another attempt.
@@ -77,8 +77,8 @@ NULL_LISTENER: CallListener = NullListener()
 class Client(Protocol):
     """Completes a prompt: an API, a local model, a script, or a wrapper around another client.
 
-    Laws: cancellation of `complete` closes its connection and propagates; the text of the
-    deltas of a choice, if any are sent, is together its text; usage has `calls >= 1`.
+    Laws: cancellation of `complete` closes its connection and propagates; the texts of a choice's
+    deltas, if any are sent, add up to its text; usage has `calls >= 1`.
     """
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
@@ -136,7 +136,7 @@ class Conductor(Protocol):
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Return one decision: a MalformedPlan if the draft is malformed or a call fails."""
+        """Return one decision: a MalformedPlan if no usable workflow could be written."""
         ...
 
 
@@ -164,7 +164,7 @@ class PromptDescription:
     cards: Mapping[WorkerId, tuple[str, ...]]
     """The prompt's lines about each worker; empty if only the workers' names are shown."""
     shown: str
-    """A clause on what is shown, to follow "over 3 workers"; empty if only names are shown."""
+    """A clause on what is shown, to follow "over 3 workers"; empty for the compact prompt."""
 
 
 @runtime_checkable

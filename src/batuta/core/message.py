@@ -251,7 +251,7 @@ def assistant_message(text: str) -> Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A function that the client offers."""
+    """A function that the model may call."""
 
     name: str
     description: str = ""
@@ -353,8 +353,8 @@ class Request:
     """The only names allowed in the reply's `model_id` list; enforced for models that are decoded
     in this process. Empty: any name."""
     max_output: int | None = None
-    """Output cap in tokens, including reasoning, that follows from a limit in dollars; every client
-    must send it. None: no limit in dollars applies."""
+    """Output cap in tokens, including reasoning, that follows from a limit in dollars or a budget;
+    every client must send it. None: neither applies."""
     cache: PromptCache | None = None
 
 

@@ -73,7 +73,7 @@ class Outcome(StrEnum):
     WAITING = "waiting"
     """A worker called the client's tools; a run with their results continues the workflow."""
     PLANNED = "planned"
-    """A dry run: the workflow was written and no worker was called."""
+    """A dry run: the workflow was written, and none of its steps was run."""
     REFUSED = "refused"
     """A policy, a plan rule or a person refused the question, its plans or the answer."""
     FAILED = "failed"
@@ -170,7 +170,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A call that failed before the one that counted."""
+    """A failed or overtaken call of a step, besides the call that gave the step's result."""
 
     worker: WorkerId
     failure: Failure
