@@ -142,10 +142,10 @@ def _plain_name(name: str) -> str:
 
 @final
 class OfferedTools:
-    """The client's tools: calls of them are renumbered, calls of other tools are dropped.
+    """Renumbers the calls of the client's tools, and drops calls of other tools.
 
-    So are all calls but the first if the client forbids parallel calls: not every provider obeys.
-    If the request forbids calls, no tool counts as offered.
+    If the client forbids parallel calls, all calls but the first are dropped too, since not every
+    provider obeys. If the request forbids calls, no tool counts as offered.
     """
 
     def __init__(self, request: Request, make_id: Callable[[int], str] | None) -> None:
