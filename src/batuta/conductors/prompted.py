@@ -13,18 +13,20 @@ from batuta.core.cost_bound import reasons_unasked
 from batuta.language import PromptOptions
 
 REASONING_TOKENS = 8192
-"""Maximum number of tokens of a draft, reasoning included, of a model that reasons by default."""
+"""Default limit on the tokens of a draft, reasoning included, of a model that reasons by default.
+"""
 REASONING_EFFORT = "low"
-"""The effort of a model that reasons by default; the workers should do the reasoning."""
+"""Default effort of a model that reasons by default; the workers should do the reasoning."""
 _WINDOW_DIVISOR = 4
 """By default a draft takes at most 1/4 of the model's context window."""
 SMALL_MODEL = 4.0
 """Billions of parameters up to which a model gets the brief prompt, if the size is `auto`."""
 BRIEF_TOKENS = 400
-"""Maximum number of tokens of a draft after the brief prompt; a small model may not stop itself."""
-BRIEF_TEMPERATURE = 0.5
-"""The temperature with the brief prompt; at the paper's, small models' drafts are often malformed.
+"""Default limit on the tokens of a draft after the brief prompt; a small model may not stop itself.
 """
+BRIEF_TEMPERATURE = 0.5
+"""Default temperature with the brief prompt; at the paper's, small models' drafts are often
+malformed."""
 
 PromptSize = Literal["auto", "full", "brief"]
 """The size of the prompt; `auto`: brief for a model that is known to be small."""

@@ -84,12 +84,12 @@ class Conducted(Protocol):
         ...
 
 
-def limits_for_effort(word: str, system: Conducted) -> Limits:
+def limits_for_effort(level: str, system: Conducted) -> Limits:
     """Return the system's limits at that effort, for a request that sets none itself."""
     limits = system.limits
     if not system.writes_workflows:
         return limits
-    effort, max_rounds = EFFORTS[word], max(system.max_rounds, limits.rounds)
+    effort, max_rounds = EFFORTS[level], max(system.max_rounds, limits.rounds)
     needed = 1 if system.conductor is None else needed_rounds(system.conductor)
     return replace(
         limits,
@@ -99,35 +99,35 @@ def limits_for_effort(word: str, system: Conducted) -> Limits:
     )
 
 
-def conductor_for_effort(word: str, system: Conducted) -> Conductor | None:
+def conductor_for_effort(level: str, system: Conducted) -> Conductor | None:
     """Return the conductor at that effort; None: a baseline answers.
 
     At `none` the best worker answers alone. A session pattern, and the conductor of a system that
     writes no workflows, are kept at every effort.
     """
     plans_nothing = isinstance(system.conductor, SessionPattern)
-    if EFFORTS[word].uses_conductor or not system.writes_workflows or plans_nothing:
+    if EFFORTS[level].uses_conductor or not system.writes_workflows or plans_nothing:
         return system.conductor
     return best_single_worker()
 
 
-def pool_for_effort(word: str, system: Conducted, allowed: Pool) -> Pool:
+def pool_for_effort(level: str, system: Conducted, allowed: Pool) -> Pool:
     """Return those of the allowed workers that may answer at that effort."""
     if not system.writes_workflows:
         return allowed
-    return cheapest_workers(allowed, EFFORTS[word].pool_share, system.limits.unknown)
+    return cheapest_workers(allowed, EFFORTS[level].pool_share, system.limits.unknown)
 
 
 def narrow_system(system: ServedSystem) -> ServedSystem:
     """Return the system narrowed to its own default effort; without one, unchanged."""
-    word = system.effort
-    if word is None:
+    level = system.effort
+    if level is None:
         return system
     return replace(
         system,
-        conductor=conductor_for_effort(word, system) or system.conductor,
-        pool=pool_for_effort(word, system, system.pool),
-        limits=limits_for_effort(word, system),
+        conductor=conductor_for_effort(level, system) or system.conductor,
+        pool=pool_for_effort(level, system, system.pool),
+        limits=limits_for_effort(level, system),
     )
 
 

@@ -384,9 +384,10 @@ class ServerSetting(StrictModel):
     """Settings of `batuta serve`."""
 
     running: int = Field(default=512, ge=1)
-    """Maximum number of requests answered at the same time; background jobs do not count."""
+    """Maximum number of requests of one process that call models at the same time; background jobs
+    do not count."""
     waiting: int = Field(default=1024, ge=0)
-    """Maximum number of requests in the queue; further requests are rejected."""
+    """Maximum number of requests in the queue of one process; further requests are rejected."""
     waiting_jobs_per_tenant: int = Field(default=1000, ge=1)
     """Maximum number of queued background responses of one tenant; further ones are rejected."""
     patience_s: float = Field(default=30.0, ge=0)
@@ -399,8 +400,8 @@ class ServerSetting(StrictModel):
     connections: int = Field(default=4096, ge=1)
     """Maximum number of open connections; fewer if the process may not open that many files."""
     connections_per_address: int | None = Field(default=None, ge=1)
-    """Maximum number of connections of one address; None: half of all. Behind a proxy all
-    connections have the proxy's address."""
+    """Maximum number of connections of one IPv4 address or IPv6 /64 network; None: half of all.
+    Behind a proxy all connections have the proxy's address."""
     private_pictures: bool = False
     """Whether image URLs may point to private networks; the providers fetch them."""
     cors_origins: tuple[Origin, ...] = ()

@@ -81,7 +81,7 @@ class PythonSetting(ServedSetting):
     """The sandbox for programs that models run while they answer."""
 
     timeout_s: float = Field(default=20.0, gt=0, le=600)
-    """Seconds that one call may take, including the earlier programs, which are run again."""
+    """Seconds that the programs of one call may run: the new one, and earlier ones run again."""
     memory_mb: int = Field(default=512, ge=64)
     """Memory limit of a program's processes."""
     max_characters: int = Field(default=16_000, ge=500)

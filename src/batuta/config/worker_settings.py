@@ -145,7 +145,8 @@ class WorkerSetting(StrictModel):
     tpm: int | None = Field(default=None, ge=1)
     """Maximum number of tokens per minute; None: no limit."""
     weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
-    """Relative share of the calls that go to `base_url`, beside the weights of `deployments`."""
+    """Relative share of the calls that go to `base_url`, beside the weights of `deployments`; 0:
+    it is called only if the others fail."""
     deployments: tuple[DeploymentSetting, ...] = ()
     """Further endpoints of the same model."""
 

@@ -162,7 +162,7 @@ class PromptDescription:
     text: str
     """The whole prompt, with a placeholder for the question."""
     cards: Mapping[WorkerId, tuple[str, ...]]
-    """The prompt's lines about each worker; empty if only the workers' names are shown."""
+    """The prompt's lines about each worker; none if only the workers' names are shown."""
     shown: str
     """A clause on what is shown, to follow "over 3 workers"; empty for the compact prompt."""
 

@@ -76,7 +76,7 @@ def join_words(words: Sequence[str]) -> str:
 
 
 def format_short(number: float) -> str:
-    """Return a number in three digits, from 100 on as an integer, from 10,000 on in thousands.
+    """Return a number in three significant digits, but from 100 an integer, from 10,000 thousands.
 
     Examples: `0.125`, `42`, `1234`, `12k`; NaN is a dash.
     """

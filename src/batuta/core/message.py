@@ -147,7 +147,7 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerCall:
-    """A tool call that the server ran while a model answered."""
+    """A tool call that the server, or the model's provider, ran for a reply."""
 
     id: str
     name: str
@@ -172,7 +172,7 @@ class ServerCall:
     began: float = field(default=0.0, compare=False)
     """Seconds from the start of the reply to the start of the call."""
     seconds: float = field(default=0.0, compare=False)
-    """Duration of the call; 0 if the provider ran it itself."""
+    """Duration of the call; 0 if it was not measured."""
 
 
 Attachment = Image | File | Audio
@@ -395,7 +395,7 @@ class Reply:
     vectors: tuple[tuple[float, ...], ...] = ()
     """The vectors of an embedding model: one for each message."""
     server_calls: tuple[ServerCall, ...] = ()
-    """The tool calls that the server ran for this reply."""
+    """The tool calls that the server or the provider ran for this reply."""
     images: tuple[Image, ...] = ()
     """The pictures that the model made."""
     alternatives: tuple[Reply, ...] = ()
@@ -428,7 +428,7 @@ class Delta:
     logprobs: tuple[TokenLogprob, ...] = ()
     """Log probabilities of the text's tokens."""
     server_call: ServerCall | None = None
-    """Set when a call that the server ran has ended."""
+    """Set when a server call has ended."""
     image: Image | None = None
     """A picture that the model made."""
 

@@ -306,7 +306,8 @@ class WorkflowEstimate:
     usage: Usage
     cost: Cost
     seconds: float | None = None
-    """Seconds of the slowest chain of steps; None if a worker's latency is not known."""
+    """Seconds of the slowest chain of steps and of the samples; None if a worker's latency is not
+    known."""
     samples: Usage = ZERO_USAGE
     """Tokens of asking the question again for the answer's confidence; included in `usage`."""
 
@@ -325,7 +326,7 @@ class GuardrailTriggered:
     checks also use `marked`, `repaired` and `refused`; plan rules `left out`, `sent back`,
     `repaired` and `refused`; approvals `waits for approval`, `edited` and the verdict's state."""
     count: int = 1
-    """Number of findings."""
+    """Number of findings, or of workers that were left out."""
     by: str = ""
     """The person who decided, as named in the audit trail; empty if no person did."""
 

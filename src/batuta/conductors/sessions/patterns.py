@@ -61,7 +61,9 @@ class Switch:
     """A possible change of the acting worker, with its cost and gain."""
 
     leaves: Worker
+    """The acting worker."""
     takes: Worker
+    """The worker that would take over."""
     cost_usd: Decimal
     """Extra dollars for input that is not in the new worker's prompt cache."""
     gain_usd: Decimal
@@ -205,11 +207,12 @@ class Conducting:
     continues_workflow: bool
     """Whether a workflow that waits for tool results is continued, if there is one.
 
-    A waiting workflow of one plain step is not continued if this decision begins plainly."""
+    A session pattern does not continue one plain step if its decision begins plainly too."""
     is_plain: bool = False
     """Whether one worker is asked the unchanged conversation, without any further step."""
     begins_plainly: bool = False
-    """Whether the first step asks one worker the unchanged conversation."""
+    """Whether the first step asks one worker the unchanged conversation; further steps may follow.
+    """
 
 
 @runtime_checkable
