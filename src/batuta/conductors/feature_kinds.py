@@ -58,7 +58,7 @@ class EncodedSentences:
         return np.asarray(rows, np.float32).reshape(len(texts), WIDTH)
 
     def save(self) -> SavedFeatures:
-        """Return the name of the model."""
+        """Return a card with the name of the model, and no tensors."""
         return {"kind": "sentence-encoder", "model": ENCODER_NAME}, {}
 
     @classmethod
@@ -106,7 +106,7 @@ class SentenceEmbedding:
         return np.asarray(encoder.encode(list(texts), normalize_embeddings=True), np.float32)
 
     def save(self) -> SavedFeatures:
-        """Return the folder or name of the model."""
+        """Return a card with the folder or name of the model, and no tensors."""
         return {"kind": "sentence-embedding", "folder": self.folder}, {}
 
     @classmethod

@@ -1,8 +1,8 @@
 """The protocol of features: question texts as vectors for selectors and routers.
 
-`feature_kinds` lists them: `HashedNgrams` needs only numpy, `EncodedSentences` the extra `encoder`,
-and `SentenceEmbedding` a sentence-transformers model. All are fitted on the training questions,
-saved as tensors and a JSON card, and loaded by `feature_kinds.load_features`.
+Of the implementations, `HashedNgrams` needs only numpy, `EncodedSentences` the extra `encoder`, and
+`SentenceEmbedding` a sentence-transformers model. All are fitted on the training questions, saved
+as tensors and a JSON card, and loaded by `feature_kinds.load_features`.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class FixedConductor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContinuedWorkflow:
-    """A conductor that runs one workflow, and continues unless its last two steps agree.
+    """A conductor that plans a workflow, then its continuation unless the last two steps agree.
 
     If `Limits.rounds` is 1, the first workflow's answer is final.
     """

@@ -1,4 +1,4 @@
-"""Conductors from models that were not trained to conduct: their prompt and sampling settings."""
+"""Conductors whose drafts a worker's model writes: their prompt and sampling settings."""
 
 from __future__ import annotations
 

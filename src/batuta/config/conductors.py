@@ -52,7 +52,7 @@ CONDUCTOR = WorkerId("conductor")
 `LoadedConfig.health`."""
 
 _PROMPT_OPTIONS = ("descriptions", "examples", "prices", "prompt", "structured")
-"""Options of [conductor] that apply only to a prompt that we build, not to one from a card."""
+"""Options of [conductor] that apply only to a prompt that no card describes."""
 _DRAFT_OPTIONS = ("breaker_pause_s", "breaker_questions", "effort", "max_tokens", "temperature")
 """Options of [conductor] that apply only to a prompted model."""
 PROMPTED = "prompted/"

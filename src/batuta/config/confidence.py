@@ -113,7 +113,7 @@ def _read_sample_setting(setting: ConfidenceSetting, pool: Pool) -> SampleSettin
 
 
 def describe_samples(count: int, worker: str | None) -> str:
-    """Return a phrase such as `3 samples of WORKER`; without one, of the worker that answered."""
+    """Return a phrase such as `3 samples of WORKER`; None stands for the worker that answered."""
     number = f"{count} sample{'' if count == 1 else 's'}"
     return f"{number} of {worker or 'the worker that answered'}"
 

@@ -80,7 +80,7 @@ class Conducted(Protocol):
 
     @property
     def writes_workflows(self) -> bool:
-        """True if a workflow is written for each question; else effort only goes to the worker."""
+        """True if a workflow is written for each question; else only the worker gets the effort."""
         ...
 
 

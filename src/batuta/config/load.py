@@ -1,4 +1,4 @@
-"""Build the pool and its conductors from the settings and the environment."""
+"""Builds the pool and its conductors from the settings and the environment."""
 
 from __future__ import annotations
 

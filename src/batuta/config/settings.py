@@ -132,8 +132,8 @@ class PresetSetting(StrictModel):
     effort: EffortWord | None = None
     """Default effort of requests; None: each worker's own."""
     min_confidence: float | None = Field(default=None, ge=0, le=1)
-    """Minimum probability that an answer is correct; None: no minimum. Below it one more worker is
-    asked; an answer that is still below it is `unsure`."""
+    """Minimum probability that an answer is correct; None: no minimum. If the probability is lower
+    or unknown, one more worker is asked; if it still is, the answer is `unsure`."""
     description: str = ""
 
     @model_validator(mode="after")
@@ -180,7 +180,7 @@ class SessionsSetting(StrictModel):
     shadow_share: float = Field(default=DEFAULT_RULES.shadow_share, ge=0, le=1)
     """Share of answers that a judge compares with those of the best single worker."""
     shadow_usd_per_day: Decimal = Field(default=DEFAULT_RULES.shadow_usd_per_day, ge=0)
-    """Maximum daily cost of these comparisons."""
+    """Maximum dollars for these comparisons per day (UTC)."""
 
     @property
     def rules(self) -> SessionRules:

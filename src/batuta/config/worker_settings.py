@@ -118,9 +118,9 @@ class WorkerSetting(StrictModel):
     strength: float | None = Field(default=None, ge=0, le=1)
     """Accuracy when the worker answers alone, in [0, 1]; None: unknown."""
     skills: dict[str, float | SkillSetting] = Field(default={})
-    """Accuracy by family of questions."""
+    """Accuracy by family of questions; empty: what is known about the model."""
     seconds: float | None = Field(default=None, gt=0)
-    """Typical seconds per answer."""
+    """Typical seconds per answer; None: unknown."""
     sampling: SamplingSetting = SamplingSetting()
     extra_body: ExtraBody = Field(default={})
     """Further fields of every request to an OpenAI-compatible server, such as `lora` for
@@ -197,9 +197,9 @@ class WorkerSetting(StrictModel):
 class DeploymentSetting(StrictModel):
     """Another endpoint of a worker's model.
 
-    A `model` or `provider` that is left out is that of the worker. Without `key_env`, the worker's
-    key is used at the worker's provider, and the usual key of another provider there. The limits
-    are the endpoint's own.
+    A `model` or `provider` that is left out is that of the worker. Without `key_env`, an endpoint
+    of the worker's provider gets the worker's key, and one of another provider that provider's
+    usual key. The limits are the endpoint's own.
     """
 
     model: str | None = None

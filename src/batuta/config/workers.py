@@ -152,7 +152,7 @@ def _check_address(owner: str, url: str) -> None:
     """Check that the base URL, if it is not empty, is an http(s) URL.
 
     Raises:
-        ConfigError: it is not; the message names the owner of the setting.
+        ConfigError: the URL is not; the message names the owner of the setting.
     """
     if not url:
         return

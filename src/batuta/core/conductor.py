@@ -121,9 +121,9 @@ class PlanningContext:
 class Conductor(Protocol):
     """Writes a workflow for a question over a pool.
 
-    Laws: the workflow of a `Plan` has at most `context.max_steps` steps and names only workers of
-    `context.pool`, or of `context.forbidden`, which are replaced. `AcceptedAnswer` is returned only
-    if `context.previous` is not empty.
+    Laws, without which the engine treats a plan as malformed: the workflow of a `Plan` has at most
+    `context.max_steps` steps and names only workers of `context.pool`, or of `context.forbidden`,
+    which are replaced. `AcceptedAnswer` is returned only if `context.previous` is not empty.
 
     A conductor may also implement `NeedsRounds` and `ModelConductor`.
     """
@@ -142,7 +142,7 @@ class Conductor(Protocol):
 
 @runtime_checkable
 class NeedsRounds(Protocol):
-    """A conductor whose workflows continue in further rounds."""
+    """A conductor whose workflows may continue in further rounds."""
 
     @property
     def needed_rounds(self) -> int:

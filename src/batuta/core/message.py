@@ -85,7 +85,7 @@ class Audio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """A model's call of one of the client's tools."""
+    """A model's call of a tool."""
 
     id: str
     name: str
@@ -98,7 +98,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """The result that the client's tool returned."""
+    """The result of a tool call."""
 
     call_id: str
     content: str
@@ -462,7 +462,7 @@ def encode_call_id(origin: ToolCallOrigin) -> str:
 def unused_call_id(given: str, earlier_ids: Sequence[str]) -> str:
     """Return the id; if the conversation has it already, an id that no earlier call has.
 
-    The id is the same in a retry, since it is made from the number of the earlier calls.
+    A retry gets the same id, since it depends only on `given` and the number of earlier calls.
     """
     if given not in earlier_ids:
         return given

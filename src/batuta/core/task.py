@@ -26,7 +26,7 @@ class Grader(Protocol):
         """Return the grade of `answer`, whatever it contains.
 
         Raises:
-            SourceError: the answer cannot be checked in time.
+            SourceError: the answer cannot be checked, or not in time.
         """
         ...
 

@@ -109,7 +109,7 @@ class Cropping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """Text that a conductor's model wrote, verbatim, with its usage and cost; empty without one."""
+    """Text that a conductor's model wrote, verbatim, with its usage and cost."""
 
     text: str = ""
     usage: Usage = ZERO_USAGE

@@ -39,7 +39,7 @@ _GREEDY_TEMPERATURE = 1e-5
 
 
 def create_generator(seed: int | None) -> np.random.Generator:
-    """Return a PCG64 generator: with a seed its numbers are the same on every machine."""
+    """Return a PCG64 generator with this seed, the same on every machine; None: a random seed."""
     return np.random.Generator(np.random.PCG64(None if seed is None else seed % 2**64))
 
 

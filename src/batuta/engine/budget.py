@@ -151,7 +151,7 @@ class Budget:
             usage: tokens of the call.
             cost: dollars of the call.
             hold: the call's reservation; None if nothing was reserved.
-            cancelled: whether we cancelled the call, so that its provider may bill the whole
+            cancelled: whether the run cancelled the call, so that its provider may bill the whole
                 reservation.
             keeps: dollars of the reservation that stay reserved.
         """

@@ -153,8 +153,8 @@ class OfferedTools:
 
         Args:
             request: contains the offered tools.
-            make_id: returns our id for the n-th call of a reply, from 0; None: the worker's ids are
-                kept, unless the conversation has a call of the same id.
+            make_id: returns the client's id for the n-th call of a reply, from 0; None: the
+                worker's ids are kept, unless the conversation has a call of the same id.
         """
         self._request = request
         self._make_id = make_id
@@ -162,7 +162,7 @@ class OfferedTools:
         self._earlier_ids: Sequence[str] | None = None
         """The ids of the conversation's calls; None until the reply calls a tool."""
         self._indices: dict[tuple[int, int], int | None] = {}
-        """Our index by (choice, worker's index); None: the call is dropped."""
+        """The client's index by (choice, worker's index); None: the call is dropped."""
         self._offered_calls: Counter[int] = Counter()
         """Number of calls of offered tools, by choice."""
 
@@ -172,10 +172,7 @@ class OfferedTools:
         self._offered_calls.clear()
 
     def renumber_delta(self, delta: Delta, index: int) -> Delta | None:
-        """Return the fragment of a tool call under our index and id.
-
-        Return None if the call is dropped.
-        """
+        """Return the fragment with the client's index and id; None if the call is dropped."""
         key = (delta.choice, index)
         if key not in self._indices:
             has_room = self._offered_calls[delta.choice] < self._most
@@ -199,8 +196,8 @@ class OfferedTools:
     def drop_calls(self, reply: Reply) -> Reply:
         """Return the reply and its alternatives without the calls that are dropped.
 
-        The remaining calls get the offered tools' exact names, and our ids if we make ids. A reply
-        that ended in calls, of which none remain, ends as `Finish.STOP`.
+        The remaining calls get the offered tools' exact names and the client's ids. A reply that
+        ended in calls, of which none remain, ends as `Finish.STOP`.
         """
         if reply.alternatives:
             others = tuple(self.drop_calls(other) for other in reply.alternatives)

@@ -4,10 +4,10 @@ The session patterns (`escalate`, `advise`, `gate`, `lead-and-hands`) are conduc
 session they plan as for a new conversation. In a session all other conductors plan only at
 boundaries, and their plan changes the acting worker only if the change pays.
 
-The conversation is in the prompt cache of the acting worker's provider. Another worker is paid for
-it at the uncached price of input, so a switch costs the difference between that worker's uncached
-and cached prices. It costs nothing if that worker's provider still has the conversation in its
-cache, or if the worker has no cached price.
+The conversation is in the prompt cache of the acting worker's provider. Another worker reads it at
+the uncached price of input, so a switch costs the difference between that worker's uncached and
+cached prices. It costs nothing if that worker's provider still has the conversation in its cache,
+or if the worker has no cached price.
 """
 
 from __future__ import annotations
@@ -313,8 +313,8 @@ def cheapest_acting(name: str, context: PlanningContext, rules: SessionRules) ->
 class Escalate(_BeginsCheaply):
     """The cheapest worker acts; after failures or a stall the best takes over, if that pays.
 
-    The cheapest worker acts again from the next task on, and as soon as the session's dollars do
-    not cover the acting worker.
+    The cheapest worker acts again from the next task on, and if only its calls are covered by the
+    session's remaining dollars.
     """
 
     name: str = "escalate"
@@ -573,7 +573,7 @@ class Gate:
 def conduct_in_session(conductor: Conductor, view: SessionView) -> Conducting:
     """Return how the request is answered.
 
-    A session pattern decides itself. Another conductor plans at boundaries; between them, the
+    A session pattern decides by itself. Another conductor plans at boundaries; between them, the
     acting worker continues.
 
     Args:

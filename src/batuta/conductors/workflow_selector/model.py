@@ -248,7 +248,7 @@ def fit_reader(texts: Sequence[str], group_n: Labels) -> QuestionReader:
 
 
 def fit_text(texts: Sequence[str], dimensions: int = DIMENSIONS) -> Features:
-    """Return features fitted to the texts, whose digits are masked here; callers mask later texts.
+    """Return features fitted to the texts with masked digits; they take texts with masked digits.
 
     Raises:
         ConfigError: there are no texts.
@@ -297,7 +297,7 @@ Ranks = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class WorkflowSelector:
-    """A conductor that picks its workflows from a library that a search found.
+    """A conductor that picks its workflows from a library that `batuta tune` found.
 
     A question belongs to a cell: a group and a level of ease. Each cell ranks the library's
     workflows, and the first one that the pool and the limit on steps allow is run; if they allow
