@@ -137,11 +137,6 @@ def answers_agree(round_: Round) -> bool:
 
 
 def _known_worker_id(worker_id: str, pool: Pool) -> WorkerId:
-    """Return the id.
-
-    Raises:
-        KeyError: the pool has no worker with that id.
-    """
     return pool[worker_id].id
 
 

@@ -124,7 +124,6 @@ def _write_report(
 
 
 def _find_tagged(pool: Pool, tag: str) -> WorkerId | None:
-    """Return the pool's first worker with that tag; None if there is none."""
     return next((worker.id for worker in pool if tag in worker.tags), None)
 
 

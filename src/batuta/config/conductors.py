@@ -93,7 +93,7 @@ PATTERNS = {
     "advise": "The cheapest worker acts; where it is stuck the best one says what to do.",
     "gate": "The cheapest worker acts; another family's model judges whether it is done.",
     "lead-and-hands": "The best worker plans and reviews on a short brief; the cheapest one acts.",
-    "fusion": "Three workers answer; the best one compares the answers, and writes its own.",
+    "fusion": "Up to three workers answer; the best compares the answers, and writes its own.",
     "critique": "The best worker answers, the second best criticises, the best one revises.",
 }
 """Conductors that are served over all workers as `pattern/NAME`, with their descriptions."""

@@ -160,7 +160,6 @@ def _check_weights(path: Path, stored: ConfidenceFile) -> None:
 
 
 def _check_samples(path: Path, stored: ConfidenceFile, samples: SampleSetting) -> None:
-    """Check that a model in the file was fitted to such samples."""
     sampled = [one.sampled for one in stored.conductors.values() if one.sampled is not None]
     if any(fitted.is_of(samples) for fitted in sampled):
         return

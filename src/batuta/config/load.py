@@ -203,12 +203,6 @@ def _local_pool(names: str, environ: Mapping[str, str]) -> tuple[WorkerSpec, ...
 
 
 def _open_plugged(pool: str, conductor: str | None, time_scale: float | None) -> LoadedConfig:
-    """Open the pool of a plugin.
-
-    Raises:
-        ConfigError: the plugin cannot be loaded, or has no such pool or conductor.
-    """
-
     def use(plugin: PoolPlugin) -> LoadedConfig:
         return plugin.open(pool, conductor, time_scale)
 
@@ -418,11 +412,6 @@ def _plan_rules(
 
 
 def _build_approvals(settings: Settings, specs: tuple[WorkerSpec, ...]) -> tuple[ApprovalRule, ...]:
-    """Return the rules that select the plans that need a person's approval.
-
-    Raises:
-        ConfigError: a rule names a worker that does not exist, or a tag that no worker has.
-    """
     if not settings.approvals:
         return ()
     from batuta.config.plan_rules import build_approvals  # noqa: PLC0415 - only where it is used
@@ -456,11 +445,6 @@ def _open_webhook(
 def _open_confidence(
     setting: ConfidenceSetting | None, folder: Path, pool: Pool
 ) -> ConfidenceModel | None:
-    """Return the confidence model; None: none is set.
-
-    Raises:
-        ConfigError: the file cannot be used, or the sampler does not exist.
-    """
     if setting is None:
         return None
     from batuta.config.confidence import open_confidence  # noqa: PLC0415 - only where it is used
@@ -501,11 +485,7 @@ def _run_limits(setting: LimitsSetting) -> Limits:
 
 
 def _open_presets(settings: Settings, opener: ConductorOpener) -> tuple[Preset, ...]:
-    """Open the presets; their limits must be within those of the whole file.
-
-    Raises:
-        ConfigError: a preset cannot be used.
-    """
+    """Open the presets; their limits must be within those of the whole file."""
     if not settings.models:
         return ()
     limits = settings.limits.model_dump(include=set(PresetLimits.model_fields))

@@ -245,11 +245,7 @@ class Budget:
         hold.usd = ZERO_USD
 
     def _reserve_own(self, request: Request, bound: CallCostBound, *, shortens: bool) -> Hold:
-        """Return a hold within the run's own limit.
-
-        Raises:
-            LimitReachedError: the call does not fit.
-        """
+        """Return a hold within the run's own limit."""
         output = bound.desired_output
         if self._usd is not None:
             output = bound.affordable_output(self._usd - self._spent - self._held)
