@@ -66,6 +66,7 @@ class EncodedSentences:
         """Load what `save` returned.
 
         Raises:
+            KeyError: the card names no model.
             ValueError: the features were fitted with another model.
         """
         if card["model"] != ENCODER_NAME:

@@ -119,7 +119,7 @@ def open_trained(path: Path) -> LLMConductor:
 def open_conductor(
     name: str, pool: Pool, clients: Mapping[WorkerId, Client], options: ConductorOptions
 ) -> Conductor:
-    """Open the conductor of that name or path; an existing path takes precedence over a name.
+    """Open the conductor of that path or, if the path has none, of that name.
 
     Args:
         name: the id of a worker, whose model is prompted; one of `FIXED`; `gate`;

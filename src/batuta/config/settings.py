@@ -251,8 +251,8 @@ class ConductorSetting(StrictModel):
     temperature: float | None = Field(default=None, ge=0)
     """None: the card's, else 1, or 0.5 with the brief prompt."""
     max_tokens: int | None = Field(default=None, ge=16)
-    """None: the card's, else a quarter of the model's context window, but at most 1,024, or 400
-    with the brief prompt, or 8,192 for a model that reasons by default."""
+    """None: the card's, else 1,024 (400 with the brief prompt, 8,192 for a model that reasons by
+    default), but at most a quarter of the model's context window."""
     effort: EffortWord | None = None
     """None: the card's, else low for a model that reasons by default."""
     breaker_questions: int = Field(default=3, ge=1)

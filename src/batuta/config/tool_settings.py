@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from batuta.config.settings_file import StrictModel, VariableName
 
 Domain = Annotated[str, Field(min_length=1, max_length=300)]
+"""A domain with its subdomains; in lists of allowed and denied ones, a path prefix may follow."""
 
 
 class ServedSetting(StrictModel):
@@ -70,7 +71,7 @@ class ReaderSetting(ServedSetting):
     private_hosts: tuple[Domain, ...] = ()
     """Hosts (`host` or `host:port`) of private networks that may be read besides public hosts."""
     max_bytes: int = Field(default=5 << 20, ge=1000)
-    """Maximum size of a page in bytes."""
+    """Maximum size of a page in bytes; a larger one is refused."""
     max_characters: int = Field(default=20_000, ge=500)
     """Maximum number of characters of a page's text; the rest is dropped."""
     timeout_s: float = Field(default=30.0, gt=0)

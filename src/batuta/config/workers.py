@@ -218,7 +218,7 @@ def _deployment_spec(
             not valid.
     """
     other = setting.provider not in {None, spec.provider}
-    # A key is never sent to another provider than the one that issued it.
+    # Without `key_env`, another provider does not get the worker's key.
     key = provider_key(find_provider(setting.provider or ""), environ) if other else spec.key
     if setting.key_env:
         key = _read_key(f"worker {spec.worker.id}", setting.key_env, environ)

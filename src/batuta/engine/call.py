@@ -380,7 +380,7 @@ class WorkerCall:
         """The cancel scope of this call alone."""
         self.result: Reply | Failure | None = None
         """The reply or failure, from the moment the call has ended."""
-        # A conversation with a single worker may continue with it, so its own ids are kept.
+        # The client may continue the conversation with the only worker itself: its ids are kept.
         renames = len(step.workflow) > 1 or len(step.context.pool) > 1
         self._tools = OfferedTools(self.request, self._make_call_id if renames else None)
 
