@@ -68,7 +68,7 @@ class Qwen2Config:
         """Read the content of a config.json.
 
         Raises:
-            ConfigError: the model is not a Qwen2, or uses a feature that is not supported.
+            ConfigError: the content is malformed, or the model is not a Qwen2 that is supported.
         """
         try:
             _check_config(config)
