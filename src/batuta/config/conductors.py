@@ -183,7 +183,6 @@ def _open_workflow(path: Path, pool: Pool) -> Conductor:
 
 
 def _chain_workers(name: str) -> tuple[str, ...]:
-    """Return the workers' ids in the name of a chain; empty if the name has no chain's prefix."""
     if not name.startswith(_CHAIN):
         return ()
     return tuple(worker.strip() for worker in name.removeprefix(_CHAIN).split(">"))

@@ -109,7 +109,6 @@ def _find_index(workers: Sequence[Mapping[str, Any]], worker: str) -> int:
 
 
 def _find_line_end(text: str) -> str:
-    """Return CR LF if the text contains it, else a line feed."""
     return "\r\n" if "\r\n" in text else "\n"
 
 
