@@ -26,7 +26,7 @@ ID_HEADER, TIME_HEADER, SIGNATURE_HEADER = (
     "webhook-signature",
 )
 MAX_AGE_SECONDS = 300
-"""Seconds by which a message's timestamp may differ from our clock."""
+"""Maximum number of seconds by which a message's timestamp may differ from this machine's clock."""
 _PAUSES = (1.0, 5.0, 25.0)
 """Seconds before each retry of a message that was not accepted."""
 _MIN_KEY_BYTES = 24
@@ -81,7 +81,7 @@ class Webhook:
         return {**headers, TIME_HEADER: stamp, SIGNATURE_HEADER: signature}
 
     async def send(self, message_id: str, body: Mapping[str, Any]) -> None:
-        """Send the message with retries; log a warning, but never raise, if it is not accepted.
+        """Send the message, with retries; if it is not accepted, log a warning.
 
         Args:
             message_id: the same for every retry, so that the receiver can ignore duplicates.

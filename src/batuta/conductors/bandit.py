@@ -1,7 +1,7 @@
 """A multi-armed bandit over ways to answer: Beta posteriors and Thompson sampling. Pure.
 
 The first arm is the default. Another arm replaces it only if that arm is better with a probability
-of 95 %. Exploration uses Thompson sampling, so that a worse arm is soon hardly ever drawn.
+of at least 95 %, by a normal approximation. Exploration uses Thompson sampling.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ArmChoice:
     index: int
     """The index of the arm."""
     explored: bool
-    """Whether the arm is another than that of `find_best_arm`."""
+    """Whether the arm differs from that of `find_best_arm`."""
     propensity: float
     """The probability of this choice, estimated from `DRAWS` draws."""
 
@@ -63,7 +63,8 @@ class ArmChoice:
 def find_best_arm(arms: Sequence[ArmStats]) -> int:
     """Return the index of the arm to run without exploration.
 
-    It is the first arm unless another one is better with a probability of 95 %.
+    It is the first arm unless another one is better with a probability of at least 95 %; of several
+    such arms, it is the one with the highest mean.
     """
     first = arms[0]
     better = [

@@ -10,8 +10,8 @@ from batuta.clients.resilience import BreakerPolicy, BreakerState, WorkerHealth
 from batuta.core import Decision, Draft, MalformedPlan, PlanningContext
 
 DRAFT_BREAKER = BreakerPolicy(failures=3, pause=60.0)
-"""After three questions in a row without a workflow, the conductor is skipped for a minute; each
-following pause is twice as long, up to five minutes."""
+"""After three questions in a row without a workflow, the conductor is skipped for a minute. If the
+next draft is malformed too, the pause is twice as long, up to five minutes."""
 MALFORMED = "malformed_draft"
 """The failure code of a malformed draft."""
 
@@ -43,7 +43,8 @@ def note_decision(
     Args:
         health: the conductor's breaker.
         context: the context of the decision.
-        decision: the conductor's decision; an outage does not count.
+        decision: the conductor's decision; an outage, or a malformed draft that is not the
+            question's first, does not count.
         seconds: the duration of planning.
     """
     if not isinstance(decision, MalformedPlan):

@@ -58,7 +58,7 @@ class EncodedSentences:
         return np.asarray(rows, np.float32).reshape(len(texts), WIDTH)
 
     def save(self) -> SavedFeatures:
-        """Return the name of the model."""
+        """Return a card with the name of the model, and no tensors."""
         return {"kind": "sentence-encoder", "model": ENCODER_NAME}, {}
 
     @classmethod
@@ -66,6 +66,7 @@ class EncodedSentences:
         """Load what `save` returned.
 
         Raises:
+            KeyError: the card names no model.
             ValueError: the features were fitted with another model.
         """
         if card["model"] != ENCODER_NAME:
@@ -89,7 +90,7 @@ class SentenceEmbedding:
 
     @property
     def name(self) -> str:
-        """The name of the model."""
+        """The last part of the folder or name, after `sentence-embedding/`."""
         return f"sentence-embedding/{Path(self.folder).name}"
 
     def fit(self, texts: Sequence[str]) -> SentenceEmbedding:
@@ -106,7 +107,7 @@ class SentenceEmbedding:
         return np.asarray(encoder.encode(list(texts), normalize_embeddings=True), np.float32)
 
     def save(self) -> SavedFeatures:
-        """Return the folder or name of the model."""
+        """Return a card with the folder or name of the model, and no tensors."""
         return {"kind": "sentence-embedding", "folder": self.folder}, {}
 
     @classmethod
@@ -145,8 +146,8 @@ def load_features(card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> Fea
     """Load saved features.
 
     Raises:
-        ConfigError: the card has an unknown kind, does not match the tensors, or belongs to another
-            version of the encoder.
+        ConfigError: the card has an unknown kind, does not match the tensors, or needs another
+            encoder than the installed one.
     """
     kinds = {
         "hashed-ngrams": HashedNgrams.load,

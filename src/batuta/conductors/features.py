@@ -1,8 +1,8 @@
 """The protocol of features: question texts as vectors for selectors and routers.
 
-`feature_kinds` lists them: `HashedNgrams` needs only numpy, `EncodedSentences` the extra `encoder`,
-and `SentenceEmbedding` a sentence-transformers model. All are fitted on the training questions,
-saved as tensors and a JSON card, and loaded by `feature_kinds.load_features`.
+Of the implementations, `HashedNgrams` needs only numpy, `EncodedSentences` the extra `encoder`, and
+`SentenceEmbedding` a sentence-transformers model. All are fitted on the training questions, saved
+as tensors and a JSON card, and loaded by `feature_kinds.load_features`.
 """
 
 from __future__ import annotations
@@ -21,22 +21,26 @@ SavedFeatures = tuple[dict[str, Any], dict[str, Floats]]
 class Features(Protocol):
     """A function from texts to vectors.
 
-    Laws: after fitting, a text has the same vector on every machine and beside any other texts;
-    each vector has length 1, or 0 if no feature of the text is known; `load(*features.save())`
-    gives the same vectors.
+    Laws, up to rounding: after fitting, a text has the same vector on every machine and beside any
+    other texts; each vector has length 1, or 0 if the text has no feature that counts;
+    `load(*features.save())` gives the same vectors.
     """
 
     @property
     def name(self) -> str:
-        """The method and its parameters."""
+        """The method with its parameters, or the model."""
         ...
 
     def fit(self, texts: Sequence[str]) -> Features:
-        """Return these features fitted to the texts."""
+        """Return the features fitted to the texts; pretrained ones are returned unchanged."""
         ...
 
     def __call__(self, texts: Sequence[str]) -> Floats:
-        """Return a row for each text: (n, d)."""
+        """Return a row for each text: (n, d).
+
+        Raises:
+            ConfigError: the features are not fitted, or the model cannot be loaded.
+        """
         ...
 
     def save(self) -> SavedFeatures:

@@ -35,7 +35,8 @@ from batuta.language import parse_workflow
 from batuta.language.answer_extraction import final_answer
 
 ROUNDS = 3
-"""Number of rounds of a continued workflow: both workflows, and a round that accepts the answer."""
+"""Maximum number of rounds of a continued workflow: both workflows, and one to accept the answer.
+"""
 _COMPARED_ANSWERS = 2
 """Number of a round's last answers that are compared."""
 
@@ -68,7 +69,10 @@ class FixedConductor:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Plan the workflow; accept the answer in a later round."""
+        """Plan the workflow; accept the answer in a later round.
+
+        If `build_workflow` raises a KeyError, the plan is malformed.
+        """
         if context.previous:
             return AcceptedAnswer()
         try:
@@ -80,7 +84,7 @@ class FixedConductor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContinuedWorkflow:
-    """A conductor that runs one workflow, and continues unless its last two steps agree.
+    """A conductor that plans a workflow, then its continuation unless the last two steps agree.
 
     If `Limits.rounds` is 1, the first workflow's answer is final.
     """
@@ -92,7 +96,7 @@ class ContinuedWorkflow:
 
     @property
     def needed_rounds(self) -> int:
-        """Number of rounds that are needed to finish."""
+        """Maximum number of rounds until the answer is accepted."""
         return 1 if self.continuation is None else ROUNDS
 
     @property
@@ -119,7 +123,10 @@ def continue_round(rounds: Sequence[Round], continuation: Workflow | None) -> De
 
 
 def answers_agree(round_: Round) -> bool:
-    """Return True if the round's last two steps give the same answer, except for marks and case."""
+    """Return True if the round's last two steps give the same answer.
+
+    Case, white space, and formatting marks around the answers are ignored.
+    """
     ended = sorted(round_.steps, key=lambda step: step.index)[-_COMPARED_ANSWERS:]
     answers = [final_answer(s.result.text) for s in ended if isinstance(s.result, Reply)]
     normalised = {
@@ -130,11 +137,6 @@ def answers_agree(round_: Round) -> bool:
 
 
 def _known_worker_id(worker_id: str, pool: Pool) -> WorkerId:
-    """Return the id.
-
-    Raises:
-        KeyError: the pool has no worker with that id.
-    """
     return pool[worker_id].id
 
 
@@ -157,7 +159,7 @@ def best_single_worker() -> FixedConductor:
 def sequential_chain(subtasks: Sequence[str], worker_ids: Sequence[str] = ()) -> FixedConductor:
     """Return a conductor that plans a chain of subtasks, each of which reads all earlier steps.
 
-    `worker_ids` has the worker of each subtask; if it is empty, the pool's best worker does all.
+    `worker_ids` has one worker for each subtask; if it is empty, the pool's best worker does all.
     """
 
     def write(pool: Pool) -> Workflow:
@@ -197,7 +199,7 @@ _PANEL = 3
 
 
 def plan_solve_verify() -> FixedConductor:
-    """Return a conductor by which the best worker plans, solves by the plan, and verifies."""
+    """Return a conductor that has the best worker plan, follow the plan, and verify the answer."""
     chain = sequential_chain((PLAN, FOLLOW_PLAN, VERIFY))
     return FixedConductor("plan-solve-verify", chain.build_workflow)
 
@@ -205,8 +207,8 @@ def plan_solve_verify() -> FixedConductor:
 def panel_fusion() -> FixedConductor:
     """Return a conductor that plans a panel: the best workers answer in parallel.
 
-    The best worker then compares their answers, and writes the final one. The panel has as many
-    members as the pool has workers, at most three.
+    The best worker then compares their answers, and writes the final one. The panel has at most
+    three workers.
     """
 
     def write(pool: Pool) -> Workflow:
@@ -223,7 +225,7 @@ def panel_fusion() -> FixedConductor:
 def revised_by_critique() -> FixedConductor:
     """Return a conductor that plans an answer, its critique and its revision.
 
-    The best worker answers and revises; the second best criticises, or the best in a pool of one.
+    The best worker answers and revises. The second best criticises, or the best if it is alone.
     """
 
     def write(pool: Pool) -> Workflow:
@@ -253,7 +255,7 @@ def named_workflow(name: str, workflow: Workflow) -> FixedConductor:
 def parallel_vote(voters: int = 3) -> FixedConductor:
     """Return a conductor that plans a vote: independent solutions, then the best worker decides.
 
-    In a pool of fewer workers than voters, a worker votes more than once.
+    If there are fewer workers than voters, some vote more than once.
 
     Raises:
         ValueError: fewer than one voter.

@@ -40,8 +40,8 @@ class HashedNgrams:
     characters: tuple[int, ...] = (3, 4, 5)
     """Lengths of character n-grams in UTF-8 bytes, across words."""
     dimensions: int | None = 128
-    """Number of dimensions of a text's vector, fewer if the features are fitted to fewer texts;
-    None: one per bucket, without SVD."""
+    """Maximum number of dimensions of a text's vector, at most one per text that the SVD is fitted
+    to; None: one per bucket, without SVD."""
     most_bytes: int = 8192
     """Maximum number of bytes that are read; of a longer text, half of them from each end."""
     idf: Floats | None = field(default=None, repr=False)
@@ -174,7 +174,7 @@ def _tf_idf_row(indices: NDArray[np.intp], counts: Floats, idf: Floats) -> Spars
 
 
 def _span_hashes(bytes_n: NDArray[np.uint8], length: int) -> NDArray[np.uint64]:
-    """Return the polynomial hash of every run of `length` bytes."""
+    """Return the mixed polynomial hash of every run of `length` bytes."""
     count = max(len(bytes_n) - length + 1, 0)
     hashes = np.full(count, length, np.uint64)
     for shift in range(length):
@@ -183,7 +183,7 @@ def _span_hashes(bytes_n: NDArray[np.uint8], length: int) -> NDArray[np.uint64]:
 
 
 def _word_span_hashes(bytes_n: NDArray[np.uint8], length: int) -> NDArray[np.uint64]:
-    """Return the polynomial hash (sum of byte * prime^position) of every run of `length` words."""
+    """Return a hash of every run of `length` words: the mixed sum of byte * prime^position."""
     spaces = np.flatnonzero(bytes_n == _SPACE)
     if len(spaces) <= length:
         return np.empty(0, np.uint64)

@@ -55,7 +55,7 @@ from batuta.usage import ZERO_COST, ZERO_USAGE
 PAPER_SAMPLING = Sampling(temperature=1.0, max_tokens=1024)
 """At most 1,024 tokens at temperature 1 (Conductor paper, section 4.1)."""
 MOST_STRUCTURED_RETRIES = 1
-"""Number of times that a malformed draft is sampled again if it was constrained to JSON."""
+"""Maximum number of times that a malformed draft constrained to JSON is sampled again."""
 
 
 @dataclass(slots=True)
@@ -83,8 +83,8 @@ class LLMConductor:
     """Maximum number of rounds that the model plans, after which the answer is accepted without
     asking the model; None: any number."""
     worker: Worker | None = None
-    """The worker that writes the drafts, with its price; None: drafts cost nothing and are reserved
-    under no limit."""
+    """The worker that writes the drafts, with its price; None: the model runs in this process, and
+    nothing is reserved for its calls."""
     structured: StructuredDrafts | None = None
     """None if the model writes its draft without constraints."""
     health: WorkerHealth | None = None
@@ -243,7 +243,7 @@ class LLMConductor:
 
         Raises:
             ClientError: there is no usable reply.
-            LimitReachedError: a limit forbids the second call.
+            LimitReachedError: a limit forbids another call.
         """
         try:
             return await self.client.complete(request, listener), request

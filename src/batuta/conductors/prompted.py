@@ -1,4 +1,4 @@
-"""Conductors from models that were not trained to conduct: their prompt and sampling settings."""
+"""Conductors whose drafts a worker's model writes: their prompt and sampling settings."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from batuta.core.cost_bound import reasons_unasked
 from batuta.language import PromptOptions
 
 REASONING_TOKENS = 8192
-"""Maximum number of tokens of a draft, reasoning included, of a model that reasons by default."""
+"""Default limit on the tokens of a draft, reasoning included, of a model that reasons by default.
+"""
 REASONING_EFFORT = "low"
-"""The effort of a model that reasons by default; the workers should do the reasoning."""
-_SHARE = 4
-"""A draft takes at most 1/4 of the model's context window."""
+"""Default effort of a model that reasons by default; the workers should do the reasoning."""
+_WINDOW_DIVISOR = 4
+"""By default a draft takes at most 1/4 of the model's context window."""
 SMALL_MODEL = 4.0
 """Billions of parameters up to which a model gets the brief prompt, if the size is `auto`."""
 BRIEF_TOKENS = 400
-"""Maximum number of tokens of a draft after the brief prompt; a small model may not stop itself."""
-BRIEF_TEMPERATURE = 0.5
-"""The temperature with the brief prompt; at the paper's, small models' drafts are often malformed.
+"""Default limit on the tokens of a draft after the brief prompt; a small model may not stop itself.
 """
+BRIEF_TEMPERATURE = 0.5
+"""Default temperature with the brief prompt; at the paper's, small models' drafts are often
+malformed."""
 
 PromptSize = Literal["auto", "full", "brief"]
 """The size of the prompt; `auto`: brief for a model that is known to be small."""
@@ -38,7 +40,7 @@ def is_brief(worker: Worker, size: PromptSize) -> bool:
 
 
 def drafting_sampling(worker: Worker, sampling: Sampling, *, brief: bool = False) -> Sampling:
-    """Return the sampling of the worker's model as a conductor.
+    """Return the sampling settings with which the worker's model writes drafts.
 
     Args:
         worker: the worker with the conducting model.
@@ -49,7 +51,7 @@ def drafting_sampling(worker: Worker, sampling: Sampling, *, brief: bool = False
     plain = BRIEF_TOKENS if brief else PAPER_SAMPLING.max_tokens or REASONING_TOKENS
     tokens = REASONING_TOKENS if reasons else plain
     if worker.context_window is not None:
-        tokens = max(min(tokens, worker.context_window // _SHARE), 16)
+        tokens = max(min(tokens, worker.context_window // _WINDOW_DIVISOR), 16)
     default = Sampling(
         temperature=BRIEF_TEMPERATURE if brief else PAPER_SAMPLING.temperature,
         max_tokens=tokens,

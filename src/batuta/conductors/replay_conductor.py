@@ -37,7 +37,7 @@ class ReplayConductor:
     ) -> Decision:
         """Return the stored run's workflow of this round; without one, accept the answer.
 
-        If the stored run's first round has no workflow, the plan is malformed.
+        If the stored run has no workflow for the first round, the plan is malformed.
         """
         number = len(context.previous)
         workflow = self._workflows[number] if number < len(self._workflows) else None

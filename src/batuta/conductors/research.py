@@ -66,7 +66,7 @@ FINISH = (
 
 @dataclass(frozen=True, slots=True)
 class Research:
-    """A conductor that searches, drafts, criticises, searches again and reports."""
+    """A conductor that searches, drafts, searches again, criticises the draft and reports."""
 
     name: str = "research"
 
@@ -80,8 +80,8 @@ class Research:
     ) -> Decision:
         """Plan the draft, then the report, then accept the report.
 
-        Without a language model, a worker that searches and one that reads pages, the plan is
-        malformed.
+        If the pool lacks a language model, a worker that searches or one that reads pages, the plan
+        is malformed.
         """
         if len(context.previous) > 1:
             return AcceptedAnswer()
@@ -124,7 +124,6 @@ def _write_report(
 
 
 def _find_tagged(pool: Pool, tag: str) -> WorkerId | None:
-    """Return the pool's first worker with that tag; None if there is none."""
     return next((worker.id for worker in pool if tag in worker.tags), None)
 
 

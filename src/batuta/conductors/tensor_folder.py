@@ -54,7 +54,7 @@ def write_folder(
         folder.mkdir(parents=True, exist_ok=True)
         try:
             _save_file(ordered, folder / tensor_file)
-        except SafetensorError as error:  # as of a full disk
+        except SafetensorError as error:  # for example on a full disk
             raise StoreError(f"{folder} cannot be written: {error}") from None
         (folder / card_file).write_bytes(orjson.dumps(card, option=orjson.OPT_INDENT_2))
 

@@ -24,7 +24,8 @@ DEFAULT_ALIASES: Mapping[str, str] = MappingProxyType({
     "codex-*": ULTRA_MODEL,
     "codex-*mini*": MINI_MODEL,
 })  # fmt: skip
-"""Names that Claude Code and Codex request by default."""
+"""Served models by the names, or patterns of names, that Claude Code and Codex request by default.
+"""
 
 
 @dataclass(frozen=True, slots=True)

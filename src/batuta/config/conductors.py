@@ -52,7 +52,7 @@ CONDUCTOR = WorkerId("conductor")
 `LoadedConfig.health`."""
 
 _PROMPT_OPTIONS = ("descriptions", "examples", "prices", "prompt", "structured")
-"""Options of [conductor] that apply only to a prompt that we build, not to one from a card."""
+"""Options of [conductor] that apply only to a prompt that no card describes."""
 _DRAFT_OPTIONS = ("breaker_pause_s", "breaker_questions", "effort", "max_tokens", "temperature")
 """Options of [conductor] that apply only to a prompted model."""
 PROMPTED = "prompted/"
@@ -82,7 +82,8 @@ _CHAIN = "chain/"
 """The prefix of a chain's name; worker ids separated by `>` follow."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,99}")
 PATTERN_PREFIX = "pattern/"
-"""The prefix of patterns' names; they are served without any setting if there are two workers."""
+"""The prefix of patterns' names; they are served without any setting if the pool has two workers
+or more."""
 ALONE = "alone"
 """The pattern of one worker: requests pass through unchanged, as with `worker/NAME`."""
 _RESERVED_PREFIXES = ("worker/", "baseline/", PATTERN_PREFIX)
@@ -92,7 +93,7 @@ PATTERNS = {
     "advise": "The cheapest worker acts; where it is stuck the best one says what to do.",
     "gate": "The cheapest worker acts; another family's model judges whether it is done.",
     "lead-and-hands": "The best worker plans and reviews on a short brief; the cheapest one acts.",
-    "fusion": "Three workers answer; the best one compares the answers, and writes its own.",
+    "fusion": "Up to three workers answer; the best compares the answers, and writes its own.",
     "critique": "The best worker answers, the second best criticises, the best one revises.",
 }
 """Conductors that are served over all workers as `pattern/NAME`, with their descriptions."""
@@ -118,7 +119,7 @@ def open_trained(path: Path) -> LLMConductor:
 def open_conductor(
     name: str, pool: Pool, clients: Mapping[WorkerId, Client], options: ConductorOptions
 ) -> Conductor:
-    """Open the conductor of that name or path.
+    """Open the conductor of that path or, if the path has none, of that name.
 
     Args:
         name: the id of a worker, whose model is prompted; one of `FIXED`; `gate`;
@@ -182,7 +183,6 @@ def _open_workflow(path: Path, pool: Pool) -> Conductor:
 
 
 def _chain_workers(name: str) -> tuple[str, ...]:
-    """Return the workers' ids in the name of a chain; empty if the name has no chain's prefix."""
     if not name.startswith(_CHAIN):
         return ()
     return tuple(worker.strip() for worker in name.removeprefix(_CHAIN).split(">"))
@@ -237,10 +237,10 @@ class ConductorOpener:
         return self.named(name) if name in self.pool else replace(self, pool=pool).named(name)
 
     def check_options(self, opened: Iterable[Conductor]) -> None:
-        """Check that each option of [conductor] applies to one of the opened conductors.
+        """Check that each prompt or draft option of [conductor] applies to an opened conductor.
 
         Raises:
-            ConfigError: an option applies to no opened conductor; the message names the option.
+            ConfigError: an option applies to none of them; the message names the first one.
         """
         prompted = [worker for each in opened if (worker := conductor_worker(each))]
         plain = [each for each in prompted if not (self.setting.card and each.id == CONDUCTOR)]
@@ -304,7 +304,7 @@ class ConductorOpener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """A model that the settings define, opened over its workers."""
+    """A served model that the settings define, or a built-in pattern, opened over its workers."""
 
     name: str
     conductor: Conductor | None
@@ -323,7 +323,7 @@ class Preset:
     description: str = ""
 
     def narrow(self, limits: Limits) -> Limits:
-        """Return the stricter of each limit: the preset's or the given one."""
+        """Return limits that are each the stricter of the preset's and the given one."""
         own = self.limits
         return Limits(
             steps=min(own.max_steps or limits.steps, limits.steps),

@@ -42,7 +42,10 @@ class MeasuredConfidence(StrictModel):
 
 
 class StoredSamples(StrictModel):
-    """A model that was fitted to runs in which the question was asked again (resampled)."""
+    """A model that was fitted to runs in which the question was asked again (resampled).
+
+    See `Calibration` for `weights` and `curve`.
+    """
 
     count: int = Field(ge=1)
     """Number of times that each question was asked again."""
@@ -69,7 +72,7 @@ class StoredSamples(StrictModel):
 
 
 class StoredCalibration(StrictModel):
-    """The model that was fitted for one conductor, as stored in the file."""
+    """The `Calibration` of one conductor, as stored in the file."""
 
     weights: dict[str, float]
     workers: dict[str, float]
@@ -110,7 +113,7 @@ def _read_sample_setting(setting: ConfidenceSetting, pool: Pool) -> SampleSettin
 
 
 def describe_samples(count: int, worker: str | None) -> str:
-    """Return a phrase such as `3 samples of WORKER`; None: of the worker that answered."""
+    """Return a phrase such as `3 samples of WORKER`; None stands for the worker that answered."""
     number = f"{count} sample{'' if count == 1 else 's'}"
     return f"{number} of {worker or 'the worker that answered'}"
 
@@ -157,7 +160,6 @@ def _check_weights(path: Path, stored: ConfidenceFile) -> None:
 
 
 def _check_samples(path: Path, stored: ConfidenceFile, samples: SampleSetting) -> None:
-    """Check that a model in the file was fitted to such samples."""
     sampled = [one.sampled for one in stored.conductors.values() if one.sampled is not None]
     if any(fitted.is_of(samples) for fitted in sampled):
         return

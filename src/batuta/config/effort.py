@@ -27,7 +27,8 @@ class Effort:
     steps: int | None
     """Maximum number of steps of a workflow; None: the served model's limit."""
     rounds: int
-    """Maximum number of rounds; a conductor that needs more gets them."""
+    """Maximum number of rounds; a conductor that needs more gets them, up to the model's maximum.
+    """
     pool_share: float
     """Share of the pool that may answer, in (0, 1], the cheapest workers first."""
     usd_share: float
@@ -79,16 +80,16 @@ class Conducted(Protocol):
 
     @property
     def writes_workflows(self) -> bool:
-        """True if a workflow is written for each question; else effort only goes to the worker."""
+        """True if a workflow is written for each question; else only the worker gets the effort."""
         ...
 
 
-def limits_for_effort(word: str, system: Conducted) -> Limits:
+def limits_for_effort(level: str, system: Conducted) -> Limits:
     """Return the system's limits at that effort, for a request that sets none itself."""
     limits = system.limits
     if not system.writes_workflows:
         return limits
-    effort, max_rounds = EFFORTS[word], max(system.max_rounds, limits.rounds)
+    effort, max_rounds = EFFORTS[level], max(system.max_rounds, limits.rounds)
     needed = 1 if system.conductor is None else needed_rounds(system.conductor)
     return replace(
         limits,
@@ -98,35 +99,35 @@ def limits_for_effort(word: str, system: Conducted) -> Limits:
     )
 
 
-def conductor_for_effort(word: str, system: Conducted) -> Conductor | None:
+def conductor_for_effort(level: str, system: Conducted) -> Conductor | None:
     """Return the conductor at that effort; None: a baseline answers.
 
-    At `none` the best worker answers alone. A session pattern, which only chooses who acts, and a
-    conductor that writes no workflows are kept at every effort.
+    At `none` the best worker answers alone. A session pattern, and the conductor of a system that
+    writes no workflows, are kept at every effort.
     """
     plans_nothing = isinstance(system.conductor, SessionPattern)
-    if EFFORTS[word].uses_conductor or not system.writes_workflows or plans_nothing:
+    if EFFORTS[level].uses_conductor or not system.writes_workflows or plans_nothing:
         return system.conductor
     return best_single_worker()
 
 
-def pool_for_effort(word: str, system: Conducted, allowed: Pool) -> Pool:
+def pool_for_effort(level: str, system: Conducted, allowed: Pool) -> Pool:
     """Return those of the allowed workers that may answer at that effort."""
     if not system.writes_workflows:
         return allowed
-    return cheapest_workers(allowed, EFFORTS[word].pool_share, system.limits.unknown)
+    return cheapest_workers(allowed, EFFORTS[level].pool_share, system.limits.unknown)
 
 
 def narrow_system(system: ServedSystem) -> ServedSystem:
-    """Return the system narrowed to its own default effort; without one, the system as it is."""
-    word = system.effort
-    if word is None:
+    """Return the system narrowed to its own default effort; without one, unchanged."""
+    level = system.effort
+    if level is None:
         return system
     return replace(
         system,
-        conductor=conductor_for_effort(word, system) or system.conductor,
-        pool=pool_for_effort(word, system, system.pool),
-        limits=limits_for_effort(word, system),
+        conductor=conductor_for_effort(level, system) or system.conductor,
+        pool=pool_for_effort(level, system, system.pool),
+        limits=limits_for_effort(level, system),
     )
 
 

@@ -1,4 +1,4 @@
-"""Build the pool and its conductors from the settings and the environment."""
+"""Builds the pool and its conductors from the settings and the environment."""
 
 from __future__ import annotations
 
@@ -135,13 +135,13 @@ async def load_config(
         environ: the environment variables, with keys and overrides.
         time_scale: how slow simulated workers are; 1.0 is a natural pace, 0 answers at once, None
             is the plugin's default.
-        rehearses: whether to use the rehearsal if no pool is named, no model is found, and the
-            environment names no server that is silent.
+        rehearses: whether to use the rehearsal if no pool is named, no model is found, and each
+            server that the environment names answers.
         processes: number of processes that call these workers, each with its own configuration;
             without Redis each process gets an equal part of the providers' limits.
 
     Raises:
-        ConfigError: the pool, a worker or the conductor does not exist, a key is missing, no model
+        ConfigError: the pool, a setting or the conductor cannot be used, a key is missing, no model
             is found, or a limit cannot be divided among the processes.
     """
     loading = _Loading(http=http, conductor=conductor, environ=environ, processes=processes)
@@ -203,12 +203,6 @@ def _local_pool(names: str, environ: Mapping[str, str]) -> tuple[WorkerSpec, ...
 
 
 def _open_plugged(pool: str, conductor: str | None, time_scale: float | None) -> LoadedConfig:
-    """Open the pool of a plugin.
-
-    Raises:
-        ConfigError: the plugin cannot be loaded, or has no such pool or conductor.
-    """
-
     def use(plugin: PoolPlugin) -> LoadedConfig:
         return plugin.open(pool, conductor, time_scale)
 
@@ -405,7 +399,7 @@ def _plan_rules(
     """Return the rules for plans; their code is loaded only if there are any.
 
     Raises:
-        ConfigError: a rule names a worker that does not exist, or only tags that no worker has.
+        ConfigError: a rule names a worker that does not exist, or a tag that no worker has.
     """
     if not settings.plan_rules:
         return NO_RULES
@@ -419,11 +413,6 @@ def _plan_rules(
 
 
 def _build_approvals(settings: Settings, specs: tuple[WorkerSpec, ...]) -> tuple[ApprovalRule, ...]:
-    """Return the rules that select the plans that need a person's approval.
-
-    Raises:
-        ConfigError: a rule names a worker that does not exist, or only tags that no worker has.
-    """
     if not settings.approvals:
         return ()
     from batuta.config.plan_rules import build_approvals  # noqa: PLC0415 - only where it is used
@@ -457,11 +446,6 @@ def _open_webhook(
 def _open_confidence(
     setting: ConfidenceSetting | None, folder: Path, pool: Pool
 ) -> ConfidenceModel | None:
-    """Return the confidence model; None: none is set.
-
-    Raises:
-        ConfigError: the file cannot be used, or the sampler does not exist.
-    """
     if setting is None:
         return None
     from batuta.config.confidence import open_confidence  # noqa: PLC0415 - only where it is used
@@ -502,11 +486,7 @@ def _run_limits(setting: LimitsSetting) -> Limits:
 
 
 def _open_presets(settings: Settings, opener: ConductorOpener) -> tuple[Preset, ...]:
-    """Open the presets; their limits must be within those of the whole file.
-
-    Raises:
-        ConfigError: a preset cannot be used.
-    """
+    """Open the presets; their limits must be within those of the whole file."""
     if not settings.models:
         return ()
     limits = settings.limits.model_dump(include=set(PresetLimits.model_fields))

@@ -64,7 +64,8 @@ class LoadedConfig:
     embedders: tuple[Worker, ...] = ()
     """Embedding models; they are not in `pool`, but their clients are in `clients`."""
     health: Mapping[WorkerId, WorkerHealth] = field(default_factory=dict[WorkerId, WorkerHealth])
-    """The health of each worker and of the conductor's model; empty for simulated workers."""
+    """The health of each worker, and the breaker for drafts under `CONDUCTOR`; empty for simulated
+    workers."""
     timeouts: TimeoutPolicy = TimeoutPolicy()
     guardrails: Guardrails = NO_GUARDRAILS
     plan_rules: PlanRules = NO_RULES
@@ -74,7 +75,7 @@ class LoadedConfig:
     approval_webhook: Webhook | None = None
     """The webhook that is notified of plans that wait for approval; None: not set."""
     confidence: ConfidenceModel | None = None
-    """The model that gives answers their probability; None: answers have none."""
+    """The model that gives answers their probability, or collects samples for it; None: neither."""
     refuses_unsure: bool = False
     """Whether an answer below the requested confidence is refused; if not, it is marked."""
     audit: AuditSetting = AuditSetting()

@@ -109,7 +109,6 @@ def _find_index(workers: Sequence[Mapping[str, Any]], worker: str) -> int:
 
 
 def _find_line_end(text: str) -> str:
-    """Return what ends the lines of the text: a line feed, with a carriage return or without it."""
     return "\r\n" if "\r\n" in text else "\n"
 
 

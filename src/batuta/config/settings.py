@@ -1,6 +1,6 @@
 """The schema of the settings file (TOML), as frozen models; docs/configuration.md explains it.
 
-Many settings that would have no effect beside the others are refused; the message names them.
+Many settings that would have no effect beside the others are refused; the message names one.
 """
 
 from __future__ import annotations
@@ -130,10 +130,10 @@ class PresetSetting(StrictModel):
     """The workers that may answer; empty: all of the pool."""
     limits: PresetLimits = PresetLimits()
     effort: EffortWord | None = None
-    """Default effort of requests."""
+    """Default effort of requests; None: each worker's own."""
     min_confidence: float | None = Field(default=None, ge=0, le=1)
-    """Minimum probability that an answer is correct; None: no minimum. Below it one more worker is
-    asked; an answer that is still below it is `unsure`."""
+    """Minimum probability that an answer is correct; None: no minimum. If the probability is lower
+    or unknown, one more worker is asked; if it still is, the answer is `unsure`."""
     description: str = ""
 
     @model_validator(mode="after")
@@ -180,7 +180,7 @@ class SessionsSetting(StrictModel):
     shadow_share: float = Field(default=DEFAULT_RULES.shadow_share, ge=0, le=1)
     """Share of answers that a judge compares with those of the best single worker."""
     shadow_usd_per_day: Decimal = Field(default=DEFAULT_RULES.shadow_usd_per_day, ge=0)
-    """Maximum daily cost of these comparisons."""
+    """Maximum dollars for these comparisons per day (UTC)."""
 
     @property
     def rules(self) -> SessionRules:
@@ -251,8 +251,8 @@ class ConductorSetting(StrictModel):
     temperature: float | None = Field(default=None, ge=0)
     """None: the card's, else 1, or 0.5 with the brief prompt."""
     max_tokens: int | None = Field(default=None, ge=16)
-    """None: the card's, else 1,024, or 400 with the brief prompt, or 8,192 for a model that reasons
-    by default; at most a quarter of the model's context window."""
+    """None: the card's, else 1,024 (400 with the brief prompt, 8,192 for a model that reasons by
+    default), but at most a quarter of the model's context window."""
     effort: EffortWord | None = None
     """None: the card's, else low for a model that reasons by default."""
     breaker_questions: int = Field(default=3, ge=1)
@@ -355,7 +355,7 @@ class ResilienceSetting(StrictModel):
     step_timeout_s: float | None = Field(default=None, gt=0)
     """Seconds after which a step's call is cancelled and another worker is asked; None: never."""
     hedge_s: float | None = Field(default=None, gt=0)
-    """Seconds without text from the last step's worker after which a second worker is called in
+    """Seconds without output of the last step's worker after which a second worker is called in
     parallel; None: never."""
     breaker_failures: int = Field(default=5, ge=1)
     """Consecutive failures after which a worker is skipped."""
@@ -384,9 +384,10 @@ class ServerSetting(StrictModel):
     """Settings of `batuta serve`."""
 
     running: int = Field(default=512, ge=1)
-    """Maximum number of requests answered at the same time; background jobs do not count."""
+    """Maximum number of requests of one process that call models at the same time; background jobs
+    do not count."""
     waiting: int = Field(default=1024, ge=0)
-    """Maximum number of requests in the queue; further requests are rejected."""
+    """Maximum number of requests in the queue of one process; further requests are rejected."""
     waiting_jobs_per_tenant: int = Field(default=1000, ge=1)
     """Maximum number of queued background responses of one tenant; further ones are rejected."""
     patience_s: float = Field(default=30.0, ge=0)
@@ -399,8 +400,8 @@ class ServerSetting(StrictModel):
     connections: int = Field(default=4096, ge=1)
     """Maximum number of open connections; fewer if the process may not open that many files."""
     connections_per_address: int | None = Field(default=None, ge=1)
-    """Maximum number of connections of one address; None: half of all. Behind a proxy all
-    connections have the proxy's address."""
+    """Maximum number of connections of one IPv4 address or IPv6 /64 network; None: half of all.
+    Behind a proxy all connections have the proxy's address."""
     private_pictures: bool = False
     """Whether image URLs may point to private networks; the providers fetch them."""
     cors_origins: tuple[Origin, ...] = ()

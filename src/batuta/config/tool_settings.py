@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from batuta.config.settings_file import StrictModel, VariableName
 
 Domain = Annotated[str, Field(min_length=1, max_length=300)]
+"""A domain with its subdomains; in lists of allowed and denied ones, a path prefix may follow."""
 
 
 class ServedSetting(StrictModel):
@@ -70,7 +71,7 @@ class ReaderSetting(ServedSetting):
     private_hosts: tuple[Domain, ...] = ()
     """Hosts (`host` or `host:port`) of private networks that may be read besides public hosts."""
     max_bytes: int = Field(default=5 << 20, ge=1000)
-    """Maximum size of a page."""
+    """Maximum size of a page in bytes; a larger one is refused."""
     max_characters: int = Field(default=20_000, ge=500)
     """Maximum number of characters of a page's text; the rest is dropped."""
     timeout_s: float = Field(default=30.0, gt=0)
@@ -81,7 +82,7 @@ class PythonSetting(ServedSetting):
     """The sandbox for programs that models run while they answer."""
 
     timeout_s: float = Field(default=20.0, gt=0, le=600)
-    """Seconds that one call may take, including the earlier programs, which are run again."""
+    """Seconds that the programs of one call may run: the new one, and earlier ones run again."""
     memory_mb: int = Field(default=512, ge=64)
     """Memory limit of a program's processes."""
     max_characters: int = Field(default=16_000, ge=500)

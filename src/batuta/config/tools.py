@@ -162,11 +162,7 @@ def _open_folder(setting: FileSearchSetting) -> FolderIndex | None:
 
 
 def _open_encoder(setting: FileSearchSetting) -> SentenceEncoder | None:
-    """Return the sentence encoder for embedding search; None if only keyword search is used.
-
-    Raises:
-        ConfigError: the encoder is not installed.
-    """
+    """Return the sentence encoder for embedding search; None if only keyword search is used."""
     if not setting.vectors:
         return None
     try:

@@ -51,14 +51,16 @@ FieldNames = Annotated[dict[str, str], AfterValidator(_without_needed_fields)]
 
 
 class PriceSetting(StrictModel):
-    """Dollars per million tokens; a price of input that is None is that of `input`."""
+    """Dollars per million tokens, except `call` and `search`.
+
+    `cached`, `cache_write` and `audio` are prices of input; None: the price of `input`.
+    """
 
     input: Decimal = Field(ge=0)
     output: Decimal = Field(ge=0)
     cached: Decimal | None = Field(default=None, ge=0)
     cache_write: Decimal | None = Field(default=None, ge=0)
     audio: Decimal | None = Field(default=None, ge=0)
-    """Price of audio input."""
     call: Decimal = Field(default=Decimal(0), ge=0)
     """Dollars per call in addition to its tokens, such as the price of an image."""
     search: Decimal | None = Field(default=None, ge=0)
@@ -116,9 +118,9 @@ class WorkerSetting(StrictModel):
     strength: float | None = Field(default=None, ge=0, le=1)
     """Accuracy when the worker answers alone, in [0, 1]; None: unknown."""
     skills: dict[str, float | SkillSetting] = Field(default={})
-    """Accuracy by family of questions."""
+    """Accuracy by family of questions; empty: what is known about the model."""
     seconds: float | None = Field(default=None, gt=0)
-    """Typical seconds per answer."""
+    """Typical seconds per answer; None: unknown."""
     sampling: SamplingSetting = SamplingSetting()
     extra_body: ExtraBody = Field(default={})
     """Further fields of every request to an OpenAI-compatible server, such as `lora` for
@@ -143,7 +145,8 @@ class WorkerSetting(StrictModel):
     tpm: int | None = Field(default=None, ge=1)
     """Maximum number of tokens per minute; None: no limit."""
     weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
-    """Relative share of the calls that go to `base_url`, beside the weights of `deployments`."""
+    """Relative share of the calls that go to `base_url`, beside the weights of `deployments`; 0:
+    it is called only if the others fail."""
     deployments: tuple[DeploymentSetting, ...] = ()
     """Further endpoints of the same model."""
 
@@ -194,9 +197,9 @@ class WorkerSetting(StrictModel):
 class DeploymentSetting(StrictModel):
     """Another endpoint of a worker's model.
 
-    A `model` or `provider` that is left out is that of the worker. Without `key_env`, the worker's
-    key is used at the worker's provider, and the usual key of another provider there. The limits
-    are the endpoint's own.
+    A `model` or `provider` that is left out is that of the worker. Without `key_env`, an endpoint
+    of the worker's provider gets the worker's key, and one of another provider that provider's
+    usual key. The limits are the endpoint's own.
     """
 
     model: str | None = None

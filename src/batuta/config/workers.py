@@ -152,7 +152,7 @@ def _check_address(owner: str, url: str) -> None:
     """Check that the base URL, if it is not empty, is an http(s) URL.
 
     Raises:
-        ConfigError: it is not; the message names the owner of the setting.
+        ConfigError: the URL is not; the message names the owner of the setting.
     """
     if not url:
         return
@@ -218,7 +218,7 @@ def _deployment_spec(
             not valid.
     """
     other = setting.provider not in {None, spec.provider}
-    # A key is never sent to another provider than the one that issued it.
+    # Without `key_env`, another provider does not get the worker's key.
     key = provider_key(find_provider(setting.provider or ""), environ) if other else spec.key
     if setting.key_env:
         key = _read_key(f"worker {spec.worker.id}", setting.key_env, environ)
@@ -279,7 +279,7 @@ def program_spec(setting: WorkerSetting) -> WorkerSpec:
 def tool_spec(setting: WorkerSetting, tools: ToolsSetting) -> WorkerSpec:
     """Return the spec of a worker that searches the web or files, reads pages or calls an MCP tool.
 
-    Its price is None if the price of a search is not known.
+    Its price is None if the price of a search or of the MCP tool's call is not known.
 
     Raises:
         ConfigError: the worker's MCP tool is not in the settings.

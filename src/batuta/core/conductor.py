@@ -22,7 +22,7 @@ class CallListener(Protocol):
         ...
 
     async def before_call(self, request: Request, worker: Worker) -> Request:
-        """Return the request to send, for a call that is not reserved yet.
+        """Permit a call that is not reserved yet, and return the request to send.
 
         A conductor asks for this before it calls its model, a client before each further call.
 
@@ -36,7 +36,7 @@ class CallListener(Protocol):
         ...
 
     async def on_failure(self, failure: Failure) -> None:
-        """Receive the failure of an attempt before the client tries again.
+        """Receive a failed attempt before the client tries again, or a conductor's cancelled call.
 
         Raises:
             LimitReachedError: the budget does not cover another attempt.
@@ -77,8 +77,8 @@ NULL_LISTENER: CallListener = NullListener()
 class Client(Protocol):
     """Completes a prompt: an API, a local model, a script, or a wrapper around another client.
 
-    Laws: cancellation of `complete` closes its connection and propagates; the text of the
-    deltas of a choice, if any are sent, is together its text; usage has `calls >= 1`.
+    Laws: cancellation of `complete` closes its connection and propagates; the texts of a choice's
+    deltas, if any are sent, add up to its text; usage has `calls >= 1`.
     """
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
@@ -121,9 +121,9 @@ class PlanningContext:
 class Conductor(Protocol):
     """Writes a workflow for a question over a pool.
 
-    Laws: the workflow of a `Plan` has at most `context.max_steps` steps and names only workers of
-    `context.pool`, or of `context.forbidden`, which are replaced. `AcceptedAnswer` is returned only
-    if `context.previous` is not empty.
+    Laws, without which the engine treats a plan as malformed: the workflow of a `Plan` has at most
+    `context.max_steps` steps and names only workers of `context.pool`, or of `context.forbidden`,
+    which are replaced. `AcceptedAnswer` is returned only if `context.previous` is not empty.
 
     A conductor may also implement `NeedsRounds` and `ModelConductor`.
     """
@@ -136,13 +136,13 @@ class Conductor(Protocol):
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Return one decision: a MalformedPlan if the draft is malformed or a call fails."""
+        """Return one decision: a MalformedPlan if no usable workflow could be written."""
         ...
 
 
 @runtime_checkable
 class NeedsRounds(Protocol):
-    """A conductor whose workflows continue in further rounds."""
+    """A conductor whose workflows may continue in further rounds."""
 
     @property
     def needed_rounds(self) -> int:
@@ -162,9 +162,9 @@ class PromptDescription:
     text: str
     """The whole prompt, with a placeholder for the question."""
     cards: Mapping[WorkerId, tuple[str, ...]]
-    """The prompt's lines about each worker; empty if only the workers' names are shown."""
+    """The prompt's lines about each worker; none if only the workers' names are shown."""
     shown: str
-    """A clause on what is shown, to follow "over 3 workers"; empty if only names are shown."""
+    """A clause on what is shown, to follow "over 3 workers"; empty for the compact prompt."""
 
 
 @runtime_checkable

@@ -76,9 +76,9 @@ def join_words(words: Sequence[str]) -> str:
 
 
 def format_short(number: float) -> str:
-    """Return a number in three digits, from 100 on as an integer, from 10,000 on in thousands.
+    """Return a number in a few digits: `0.125`, `42`, `1234`, `12k`; NaN is a dash.
 
-    Examples: `0.125`, `42`, `1234`, `12k`; NaN is a dash.
+    It has three significant digits, but from 100 on no decimals, and from 10,000 on only thousands.
     """
     if isnan(number):
         return "–"

@@ -85,7 +85,7 @@ class Audio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """A model's call of one of the client's tools."""
+    """A model's call of a tool."""
 
     id: str
     name: str
@@ -98,7 +98,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """The result that the client's tool returned."""
+    """The result of a tool call."""
 
     call_id: str
     content: str
@@ -147,7 +147,7 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerCall:
-    """A tool call that the server ran while a model answered."""
+    """A tool call that the server, or the model's provider, ran for a reply."""
 
     id: str
     name: str
@@ -172,7 +172,7 @@ class ServerCall:
     began: float = field(default=0.0, compare=False)
     """Seconds from the start of the reply to the start of the call."""
     seconds: float = field(default=0.0, compare=False)
-    """Duration of the call; 0 if the provider ran it itself."""
+    """Duration of the call; 0 if it was not measured."""
 
 
 Attachment = Image | File | Audio
@@ -251,7 +251,7 @@ def assistant_message(text: str) -> Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A function that the client offers."""
+    """A function that the model may call."""
 
     name: str
     description: str = ""
@@ -353,8 +353,8 @@ class Request:
     """The only names allowed in the reply's `model_id` list; enforced for models that are decoded
     in this process. Empty: any name."""
     max_output: int | None = None
-    """Output cap in tokens, including reasoning, that follows from a limit in dollars; every client
-    must send it. None: no limit in dollars applies."""
+    """Output cap in tokens, including reasoning, that follows from a limit in dollars or a budget;
+    every client must send it. None: neither applies."""
     cache: PromptCache | None = None
 
 
@@ -395,7 +395,7 @@ class Reply:
     vectors: tuple[tuple[float, ...], ...] = ()
     """The vectors of an embedding model: one for each message."""
     server_calls: tuple[ServerCall, ...] = ()
-    """The tool calls that the server ran for this reply."""
+    """The tool calls that the server or the provider ran for this reply."""
     images: tuple[Image, ...] = ()
     """The pictures that the model made."""
     alternatives: tuple[Reply, ...] = ()
@@ -428,7 +428,7 @@ class Delta:
     logprobs: tuple[TokenLogprob, ...] = ()
     """Log probabilities of the text's tokens."""
     server_call: ServerCall | None = None
-    """Set when a call that the server ran has ended."""
+    """Set when a server call has ended."""
     image: Image | None = None
     """A picture that the model made."""
 
@@ -462,7 +462,7 @@ def encode_call_id(origin: ToolCallOrigin) -> str:
 def unused_call_id(given: str, earlier_ids: Sequence[str]) -> str:
     """Return the id; if the conversation has it already, an id that no earlier call has.
 
-    The id is the same in a retry, since it is made from the number of the earlier calls.
+    A retry gets the same id, since it depends only on `given` and the number of earlier calls.
     """
     if given not in earlier_ids:
         return given

@@ -73,7 +73,7 @@ class Outcome(StrEnum):
     WAITING = "waiting"
     """A worker called the client's tools; a run with their results continues the workflow."""
     PLANNED = "planned"
-    """A dry run: the workflow was written and no worker was called."""
+    """A dry run: the workflow was written, and none of its steps was run."""
     REFUSED = "refused"
     """A policy, a plan rule or a person refused the question, its plans or the answer."""
     FAILED = "failed"
@@ -170,7 +170,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A call that failed before the one that counted."""
+    """A failed or overtaken call of a step, besides the call that gave the step's result."""
 
     worker: WorkerId
     failure: Failure
@@ -306,7 +306,8 @@ class WorkflowEstimate:
     usage: Usage
     cost: Cost
     seconds: float | None = None
-    """Seconds of the slowest chain of steps; None if a worker's latency is not known."""
+    """Seconds of the slowest chain of steps and of the samples; None if a worker's latency is not
+    known."""
     samples: Usage = ZERO_USAGE
     """Tokens of asking the question again for the answer's confidence; included in `usage`."""
 
@@ -325,7 +326,7 @@ class GuardrailTriggered:
     checks also use `marked`, `repaired` and `refused`; plan rules `left out`, `sent back`,
     `repaired` and `refused`; approvals `waits for approval`, `edited` and the verdict's state."""
     count: int = 1
-    """Number of findings."""
+    """Number of findings, or of workers that were left out."""
     by: str = ""
     """The person who decided, as named in the audit trail; empty if no person did."""
 

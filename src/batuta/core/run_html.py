@@ -79,7 +79,6 @@ def _render_graph(rows: Sequence[StepRow]) -> str:
 
 
 def _place_steps(rows: Sequence[StepRow]) -> list[tuple[int, int]]:
-    """Return the column and row of each step."""
     taken = Counter[int]()
     cells: list[tuple[int, int]] = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""A solver answers a question with a Run: a conductor on the engine, or a choice among replies."""
+"""Solvers answer a question with a Run, by a conductor's workflow or by choosing among replies."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Grader(Protocol):
         """Return the grade of `answer`, whatever it contains.
 
         Raises:
-            SourceError: the answer cannot be checked in time.
+            SourceError: the answer cannot be checked, or not in time.
         """
         ...
 
@@ -48,7 +48,7 @@ class Task:
     """Further data for the grader, as JSON, such as the tests of a program or the options of a
     multiple-choice question; empty: none."""
     private: bool = False
-    """If True, the text is never logged, stored or published; `repr` hides it."""
+    """If True, the text must not be logged, stored or published; `repr` hides it."""
 
     def __repr__(self) -> str:
         if self.private:

@@ -71,7 +71,7 @@ _CHANGING_PARAMETERS = _read_words(
 def classify_tool(tool: Tool) -> ToolClass:
     """Return the class of the tool by the words of its name and the parameters of its schema.
 
-    A tool that neither of them shows to observe or to ask is in the class `CHANGE`.
+    A tool that does not clearly observe or ask is in the class `CHANGE`.
     """
     words = {word.lower() for word in _WORD.findall(tool.name[:MOST_READ])}
     if words & _CHANGES:

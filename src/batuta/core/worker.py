@@ -143,7 +143,7 @@ class Worker:
     sampling: Sampling = NO_SAMPLING
     """This worker's defaults."""
     strength: float | None = None
-    """Accuracy when it answers alone, in [0, 1], measured or estimated."""
+    """Accuracy when it answers alone, in [0, 1], measured or estimated; None: unknown."""
     skills: tuple[Skill, ...] = ()
     """The worker's accuracy by family of questions."""
     seconds: float | None = None
@@ -226,10 +226,10 @@ class Pool:
         raise KeyError(worker_id)
 
     def subset(self, worker_ids: Iterable[str]) -> Pool:
-        """Return a pool of those workers that this pool has, in its order.
+        """Return a pool with the workers of these ids, in this pool's order; ignore unknown ids.
 
         Raises:
-            ValueError: the pool has none of these workers.
+            ValueError: no worker has one of these ids.
         """
         ids = set(worker_ids)
         return Pool(tuple(worker for worker in self.workers if worker.id in ids))

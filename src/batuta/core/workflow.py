@@ -15,8 +15,7 @@ from batuta.usage import ZERO_COST, ZERO_USAGE, Cost, Usage
 MAX_STEPS = 5
 """Maximum number of steps of a workflow (Conductor paper, section 3)."""
 MAX_ROUNDS = 3
-"""Maximum number of workflows that a conductor writes for one question; each can read the previous
-round."""
+"""Maximum number of rounds of one question; each can read the previous round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +109,7 @@ class Cropping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """Text that a conductor's model wrote, verbatim, as it is billed and trained on."""
+    """Text that a conductor's model wrote, verbatim, with its usage and cost."""
 
     text: str = ""
     usage: Usage = ZERO_USAGE

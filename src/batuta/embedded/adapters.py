@@ -60,7 +60,7 @@ class AdaptedTensors:
     def __init__(
         self, base: SafetensorsFile, adapters: SafetensorsFile, scale: float, rank: int
     ) -> None:
-        """Wrap `base`; `scale` is the module's s, and `rank` the rank of the adapters."""
+        """Wrap `base`; `scale` is the factor s of B A, and `rank` the rank of the adapters."""
         self._base = base
         self._adapters = adapters
         self._scale = scale

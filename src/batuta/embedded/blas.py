@@ -1,7 +1,7 @@
 """Limits numpy's matrix products to one thread.
 
-For matrices of this size the BLAS behind numpy starts a thread per core and waits for all of them:
-on a busy machine, a plan took 20 times as long.
+Even for small matrices the BLAS behind numpy starts a thread per core and waits for all of them: on
+a busy machine, a plan took 20 times as long.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ _SETTING_LOCK = Lock()
 
 @contextmanager
 def single_blas_thread() -> Generator[None]:
-    """Limit matrix products to one thread in the block; a second caller waits for its end."""
+    """Limit matrix products to one thread in the block; other threads wait for its end.
+
+    Blocks must not be nested.
+    """
     with _SETTING_LOCK, _blas_controller().limit(limits=1):
         yield
 

@@ -146,7 +146,7 @@ MergeTable = Mapping[tuple[int, int], tuple[int, int]]
 class Tokenizer:
     """Turns text into tokens and back.
 
-    Law: `decode(encode(text)) == text` for text without special tokens.
+    Law: `decode(encode(text)) == text` for text without special tokens and lone surrogates.
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:

@@ -39,12 +39,12 @@ _GREEDY_TEMPERATURE = 1e-5
 
 
 def create_generator(seed: int | None) -> np.random.Generator:
-    """Return a PCG64 generator, whose numbers are the same on every machine; None: random ones."""
+    """Return a PCG64 generator with this seed, the same on every machine; None: a random seed."""
     return np.random.Generator(np.random.PCG64(None if seed is None else seed % 2**64))
 
 
 def sample_token(logits: Floats, sampling: Sampling, rng: np.random.Generator) -> int:
-    """Return the likeliest token at a temperature of 0 or None, else a sampled token."""
+    """Return the likeliest token if the temperature is None or almost 0, else a sampled token."""
     temperature = sampling.temperature or 0.0
     if temperature < _GREEDY_TEMPERATURE:
         return int(logits.argmax())

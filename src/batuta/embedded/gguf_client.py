@@ -3,8 +3,9 @@
 The client is for Llama and Qwen2 conductors that `batuta train export` wrote; the numpy model in
 this package is for small models only.
 
-Drafts are decoded with a grammar (guided decoding, Willard and Louf 2023, arXiv:2307.09702): a line
-of thought may precede the lists, workers are listed ones, and a step reads earlier steps only.
+If the request names workers, a draft is decoded with a grammar (guided decoding, Willard and Louf
+2023, arXiv:2307.09702): a line of thought may precede the lists, workers are listed ones, and a
+step reads earlier steps only.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def card_path(policy_path: Path) -> Path:
 
 
 def is_policy(policy_path: Path) -> bool:
-    """Return True if the path is a trained conductor: a folder with a card, or a GGUF file."""
+    """Return True for a folder with a card (of a conductor or a selector), or a GGUF file."""
     return (policy_path if policy_path.suffix == SUFFIX else policy_path / CARD_FILE).is_file()
 
 

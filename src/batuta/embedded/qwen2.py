@@ -3,10 +3,11 @@
 Qwen2 (arXiv:2407.10671, section 2.2) has RMSNorm, rotary positions (arXiv:2104.09864),
 grouped-query attention with biases, and SwiGLU. Sliding windows and scaled positions are refused.
 
-At this size the number of numpy calls determines the time of a token, so constants are folded into
-the matrices when they are loaded: the norms' weights and the scale of the scores into the matrices
-that follow, q, k and v into one matrix, gate and up into another. The halves of a head that rotary
-positions pair are interleaved, so that rotating them is one product of complex numbers.
+At this size the number of numpy calls determines the time of a token. So when the matrices are
+loaded, each norm's weight is folded into the matrix that follows and the scale of the scores into
+that of the queries, and q, k and v are joined into one matrix, gate and up into another. The halves
+of a head that rotary positions pair are interleaved, so that rotating them is one product of
+complex numbers.
 
 Axes: t new tokens, c all tokens so far, d hidden, h query heads, k key heads, e entries of a head,
 f inner entries of the MLP, v vocabulary.
@@ -67,7 +68,7 @@ class Qwen2Config:
         """Read the content of a config.json.
 
         Raises:
-            ConfigError: the model is not a Qwen2, or uses a feature that is not supported.
+            ConfigError: the content is malformed, or the model is not a Qwen2 that is supported.
         """
         try:
             _check_config(config)
@@ -164,7 +165,8 @@ class Qwen2:
     def logits(self, tokens: Sequence[int], cache: KVCache) -> Floats:
         """Append `tokens` to the sequence in `cache`; return the logits of the next token: (v).
 
-        One call for several tokens gives the same logits as a call for each, but faster.
+        One call for several tokens is faster than a call for each; the logits are the same, up to
+        rounding. The cache must have room for the tokens.
         """
         hidden = self._embedding[tokens]
         seen = slice(cache.length, cache.length + len(tokens))

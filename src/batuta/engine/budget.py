@@ -151,7 +151,7 @@ class Budget:
             usage: tokens of the call.
             cost: dollars of the call.
             hold: the call's reservation; None if nothing was reserved.
-            cancelled: whether we cancelled the call, so that its provider may bill the whole
+            cancelled: whether the run cancelled the call, so that its provider may bill the whole
                 reservation.
             keeps: dollars of the reservation that stay reserved.
         """
@@ -245,11 +245,7 @@ class Budget:
         hold.usd = ZERO_USD
 
     def _reserve_own(self, request: Request, bound: CallCostBound, *, shortens: bool) -> Hold:
-        """Return a hold within the run's own limit.
-
-        Raises:
-            LimitReachedError: the call does not fit.
-        """
+        """Return a hold within the run's own limit."""
         output = bound.desired_output
         if self._usd is not None:
             output = bound.affordable_output(self._usd - self._spent - self._held)

@@ -142,10 +142,10 @@ def _plain_name(name: str) -> str:
 
 @final
 class OfferedTools:
-    """The client's tools: calls of them are renumbered, calls of other tools are dropped.
+    """Renumbers the calls of the client's tools, and drops calls of other tools.
 
-    So are all calls but the first if the client forbids parallel calls: not every provider obeys.
-    If the request forbids calls, no tool counts as offered.
+    If the client forbids parallel calls, all calls but the first are dropped too, since not every
+    provider obeys. If the request forbids calls, no tool counts as offered.
     """
 
     def __init__(self, request: Request, make_id: Callable[[int], str] | None) -> None:
@@ -153,8 +153,8 @@ class OfferedTools:
 
         Args:
             request: contains the offered tools.
-            make_id: returns our id for the n-th call of a reply, from 0; None: the worker's ids are
-                kept, unless the conversation has a call of the same id.
+            make_id: returns the client's id for the n-th call of a reply, from 0; None: the
+                worker's ids are kept, unless the conversation has a call of the same id.
         """
         self._request = request
         self._make_id = make_id
@@ -162,7 +162,7 @@ class OfferedTools:
         self._earlier_ids: Sequence[str] | None = None
         """The ids of the conversation's calls; None until the reply calls a tool."""
         self._indices: dict[tuple[int, int], int | None] = {}
-        """Our index by (choice, worker's index); None: the call is dropped."""
+        """The client's index by (choice, worker's index); None: the call is dropped."""
         self._offered_calls: Counter[int] = Counter()
         """Number of calls of offered tools, by choice."""
 
@@ -172,10 +172,7 @@ class OfferedTools:
         self._offered_calls.clear()
 
     def renumber_delta(self, delta: Delta, index: int) -> Delta | None:
-        """Return the fragment of a tool call under our index and id.
-
-        Return None if the call is dropped.
-        """
+        """Return the fragment with the client's index and id; None if the call is dropped."""
         key = (delta.choice, index)
         if key not in self._indices:
             has_room = self._offered_calls[delta.choice] < self._most
@@ -199,8 +196,8 @@ class OfferedTools:
     def drop_calls(self, reply: Reply) -> Reply:
         """Return the reply and its alternatives without the calls that are dropped.
 
-        The remaining calls get the offered tools' exact names, and our ids if we make ids. A reply
-        that ended in calls, of which none remain, ends as `Finish.STOP`.
+        The remaining calls get the offered tools' exact names and the client's ids. A reply that
+        ended in calls, of which none remain, ends as `Finish.STOP`.
         """
         if reply.alternatives:
             others = tuple(self.drop_calls(other) for other in reply.alternatives)
@@ -383,7 +380,7 @@ class WorkerCall:
         """The cancel scope of this call alone."""
         self.result: Reply | Failure | None = None
         """The reply or failure, from the moment the call has ended."""
-        # A conversation with a single worker may continue with it, so its own ids are kept.
+        # The client may continue the conversation with the only worker itself: its ids are kept.
         renames = len(step.workflow) > 1 or len(step.context.pool) > 1
         self._tools = OfferedTools(self.request, self._make_call_id if renames else None)
 

@@ -72,7 +72,7 @@ class Calibration:
     """Points (probability of the regression, calibrated probability), ascending, between which the
     correction is linear; empty: no correction."""
     sampled: Calibration | None = None
-    """The calibration for runs with samples; None if too few graded runs had samples."""
+    """The calibration for runs with samples; None if none was fitted to such samples."""
 
     def probability(self, signals: Mapping[str, float]) -> float:
         """Return the probability for the signals, at least 0.01 and at most 0.99."""
@@ -243,7 +243,7 @@ def run_signals(rounds: Sequence[Round], step: StepRun, reply: Reply) -> dict[st
 
 
 def _texts_read(rounds: Sequence[Round], step: StepRun) -> list[str]:
-    """Return the texts of the replies that the step read; empty if it was the whole question."""
+    """Return the texts of the replies that the step read; none if it read the whole question."""
     number = next(number for number, round_ in enumerate(rounds) if step in round_.steps)
     own = rounds[number]
     planned = own.workflow.steps[step.index] if own.workflow and not step.as_fallback else None

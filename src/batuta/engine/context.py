@@ -54,7 +54,7 @@ class TimeoutPolicy:
     candidate, for a call of which the client has already received text, and for the last step if
     `hedge_seconds` is set."""
     hedge_seconds: float | None = None
-    """Seconds without text from the last step's worker after which a second worker is called in
+    """Seconds without output of the last step's worker after which a second worker is called in
     parallel; the faster one answers."""
 
     def __post_init__(self) -> None:
@@ -100,7 +100,7 @@ class RunSettings:
     neither retried nor replaced: if it fails, or its reply lacks the requested format, the run has
     no answer."""
     dry_run: bool = False
-    """True if the run ends after planning, with an estimate, and calls no worker."""
+    """True if the run ends after planning, with an estimate, and runs no step."""
     plan_rules: PlanRules = NO_RULES
     """Restrictions on workflows; rules for tags that the question lacks have no effect."""
     tool_classes: ToolClasses = ToolClasses()

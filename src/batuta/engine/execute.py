@@ -314,7 +314,7 @@ def _missing_output(reply: Reply) -> Failure | None:
 
 
 class Hedge:
-    """A call, and a second call in parallel if the first sends no text for `delay` seconds.
+    """A call, and a second call in parallel if the first sends nothing for `delay` seconds.
 
     If the answer is shown as it is written, the first call to send a fragment wins and the other
     one is cancelled; otherwise the first complete reply wins. The loser's cost is recorded.
@@ -378,7 +378,7 @@ class Hedge:
         """Return a call of the best other worker.
 
         Return None if the prompt does not fit in its context window, if the budget does not cover
-        both calls, or if the first call sends text or ends while the second is being reserved.
+        both calls, or if the first call sends output or ends while the second is being reserved.
         """
         worker, budget = self.others[0], self.step.context.budget
         request = self.step.build_request(worker)

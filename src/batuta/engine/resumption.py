@@ -27,10 +27,9 @@ def answered_call_ids(question: Question) -> frozenset[str]:
 
 
 def find_asking_run(question: Question) -> RunId | None:
-    """Return the id of the run that made the tool calls answered at the conversation's end.
+    """Return the id of the run whose tool calls are answered after the last assistant message.
 
-    Return None if the conversation does not end with results, or if no id of their calls names a
-    run.
+    Return None if no results follow that message, or if no id of their calls names a run.
     """
     for message in reversed(question.messages):
         if message.role is Role.ASSISTANT:

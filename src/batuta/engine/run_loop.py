@@ -110,7 +110,7 @@ async def conduct(
         anyio.get_cancelled_exc_class(): the caller cancelled. Every call in flight was cancelled.
             If planning had begun, the end was recorded and published; publishing it takes at most
             `CANCEL_GRACE_SECONDS`.
-        Exception: raised by `hooks.emit` or the conductor; within a step in an ExceptionGroup.
+        Exception: raised by `hooks.emit` or the conductor, perhaps within an ExceptionGroup.
     """
     limits, recorder = limits or Limits(), hooks.recorder or Recorder()
     guardrails = settings.guardrails

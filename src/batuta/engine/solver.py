@@ -46,7 +46,7 @@ class SolverContext:
     """Runs an answer's program on the tests in its question; None: nothing is executed."""
 
     def restrict_to(self, *worker_ids: WorkerId) -> SolverContext:
-        """Return the context with a pool of these workers only."""
+        """Return the context with only these workers, of which the pool must have at least one."""
         return replace(self, pool=self.pool.subset(worker_ids))
 
     def with_sampling(self, worker_id: WorkerId) -> SolverContext:

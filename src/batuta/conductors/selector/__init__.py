@@ -1,4 +1,4 @@
-"""The learned selector, which picks one worker per question in less than a millisecond."""
+"""The learned selector, which picks one worker per question."""
 
 from batuta.conductors.selector.model import (
     Selector,

@@ -124,7 +124,7 @@ class SelectorGuard:
     always answers."""
 
     def __call__(self, value_nm: Floats, close_n: Floats, best: int | Workers) -> NDArray[np.intp]:
-        """Return the worker for each question, (n,).
+        """Return the index of the worker for each question, (n,).
 
         Args:
             value_nm: the expected credit of each worker.
@@ -137,9 +137,9 @@ class SelectorGuard:
         return np.where(leaves, first_n, best)
 
     def hold_back(self, value_nm: Floats, best: int) -> Floats:
-        """Return the expected credit, lowered where it exceeds the best worker's by too little.
+        """Return the expected credit; set it below the best worker's if it is little higher.
 
-        So the best worker has the highest value unless the guard would choose another one.
+        Little means at most `advantage`, for which the guard keeps the best worker.
         """
         best_n1 = value_nm[:, [best]]
         short_nm = (value_nm > best_n1) & (value_nm - best_n1 <= self.advantage)
@@ -173,7 +173,7 @@ class Selector:
     values: ValueModel
     guard: SelectorGuard
     digest: str = field(init=False)
-    """The SHA-256 digest of the selector's state, which is its version."""
+    """The SHA-256 digest of the selector's state in hexadecimal."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "digest", state_digest(*self.state()))
@@ -183,7 +183,7 @@ class Selector:
 
     @property
     def name(self) -> str:
-        """`selector/<title>@<version>`."""
+        """`selector/<title>@<version>`; the version is the beginning of the digest."""
         return f"selector/{self.title}@{self.digest[:8]}"
 
     @property

@@ -80,18 +80,18 @@ class NewcomerPosterior:
         return float(np.sqrt(np.trace(self.covariance_ee)))
 
 
-def main_directions(less_nk: Floats) -> NDArray[np.float64]:
+def main_directions(centred_nk: Floats) -> NDArray[np.float64]:
     """Return the directions in which credits vary most: (k, c).
 
-    The product of `less_nk` and a direction gives the coordinates of the questions along it; their
-    mean square is 1. Directions without variation are left out, so c may be less than
+    The product of `centred_nk` and a direction gives the coordinates of the questions along it;
+    their mean square is 1. Directions without variation are left out, so c may be less than
     `MAX_COMPONENTS`, even 0.
 
     Args:
-        less_nk: the credits of the well-known workers, minus each worker's mean.
+        centred_nk: the credits of the well-known workers, minus each worker's mean.
     """
-    less = less_nk.astype(np.float64)
-    spread, right = np.linalg.eigh(less.T @ less / len(less))
+    centred = centred_nk.astype(np.float64)
+    spread, right = np.linalg.eigh(centred.T @ centred / len(centred))
     chosen = np.argsort(-spread)[:MAX_COMPONENTS]
     chosen = chosen[spread[chosen] > np.finfo(np.float32).eps]
     return right[:, chosen] / np.sqrt(spread[chosen])

@@ -3,8 +3,9 @@
 Credit is the score in [0, 1] of a worker's answer, minus its weighted cost if training weighs cost.
 The expected credit is the weighted mean of two estimates, both shrunk towards the worker's mean:
 ridge regression on the question's features, and the credit on similar training questions, weighted
-by similarity. Both have closed forms. A worker that joins later is a mixture of the known
-workers: its few scores are regressed on their main components, so that nothing is fitted again.
+by similarity. Both have closed forms. A worker that joins later is modelled as a mixture of the
+known workers: its few scores are regressed on their main components, so that nothing else is fitted
+again.
 `batuta.lab.learners.selector_training` fits the estimates.
 
 Axes: n training questions, q questions, d features, m known workers, j joined workers, k similar

@@ -61,7 +61,7 @@ def find_moment(
         turn: the newest turn of the conversation.
         tokens: estimated tokens of the conversation.
         pool: the workers that may answer.
-        rules: the constants.
+        rules: the session's rules.
     """
     if thread is None or thread.acting is None:
         return Moment(Boundary.BEGINNING, "no worker has acted in this conversation yet")

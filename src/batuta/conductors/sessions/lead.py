@@ -115,7 +115,7 @@ class LeadAndHands:
 
     @property
     def needed_rounds(self) -> int:
-        """Number of rounds: the first, and one after each review."""
+        """Maximum number of rounds: the first, and one after each review."""
         return 1 + REVIEWS
 
     async def plan(

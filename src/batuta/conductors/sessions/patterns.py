@@ -4,10 +4,10 @@ The session patterns (`escalate`, `advise`, `gate`, `lead-and-hands`) are conduc
 session they plan as for a new conversation. In a session all other conductors plan only at
 boundaries, and their plan changes the acting worker only if the change pays.
 
-The conversation is in the prompt cache of the acting worker's provider. Another worker is paid for
-it at the uncached price of input, so a switch costs the difference between that worker's uncached
-and cached prices. It costs nothing if that worker's provider still has the conversation in its
-cache, or if the worker has no cached price.
+The conversation is in the prompt cache of the acting worker's provider. Another worker reads it at
+the uncached price of input, so a switch costs the difference between that worker's uncached and
+cached prices. It costs nothing if that worker's provider still has the conversation in its cache,
+or if the worker has no cached price.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class Switch:
     """A possible change of the acting worker, with its cost and gain."""
 
     leaves: Worker
+    """The acting worker."""
     takes: Worker
+    """The worker that would take over."""
     cost_usd: Decimal
     """Extra dollars for input that is not in the new worker's prompt cache."""
     gain_usd: Decimal
@@ -104,7 +106,7 @@ def price_switch(
         tokens: estimated tokens of the conversation.
         failures: number of tool failures in the current task.
         now: seconds since the epoch.
-        rules: the constants.
+        rules: the session's rules.
     """
     cost = cold_cost(thread, takes, tokens=tokens, now=now, rules=rules)
     stays = solving_probability(leaves) * _FAILURE_DISCOUNT**failures
@@ -205,11 +207,12 @@ class Conducting:
     continues_workflow: bool
     """Whether a workflow that waits for tool results is continued, if there is one.
 
-    A waiting workflow of one plain step is not continued if this decision begins plainly."""
+    A session pattern does not continue one plain step if its decision begins plainly too."""
     is_plain: bool = False
     """Whether one worker is asked the unchanged conversation, without any further step."""
     begins_plainly: bool = False
-    """Whether the first step asks one worker the unchanged conversation."""
+    """Whether the first step asks one worker the unchanged conversation; further steps may follow.
+    """
 
 
 @runtime_checkable
@@ -257,7 +260,7 @@ def cheapest_actor(question: Question, pool: Pool, rules: SessionRules) -> Worke
 
 
 def note_uncompared(question: Question, pool: Pool, rules: SessionRules) -> str:
-    """Return clauses on workers that could be cheaper but lack a setting to tell.
+    """Return clauses on workers that may be cheaper but lack the tag or price to be compared by.
 
     At most three workers are named, and none that is known to be more expensive.
     """
@@ -310,8 +313,8 @@ def cheapest_acting(name: str, context: PlanningContext, rules: SessionRules) ->
 class Escalate(_BeginsCheaply):
     """The cheapest worker acts; after failures or a stall the best takes over, if that pays.
 
-    The cheapest worker acts again from the next task on, and as soon as the session's dollars do
-    not cover the acting worker.
+    The cheapest worker acts again from the next task on, and if only its calls are covered by the
+    session's remaining dollars.
     """
 
     name: str = "escalate"
@@ -448,7 +451,10 @@ def _price_switch(view: SessionView, acting: Worker, takes: Worker, failures: in
 
 @dataclass(frozen=True, slots=True)
 class Advise(_BeginsCheaply):
-    """The cheapest worker acts; when it is stuck, the best worker advises it a few times."""
+    """The cheapest worker acts; when it is stuck, the best worker advises it.
+
+    `SessionRules.consultations` limits the advice of a session.
+    """
 
     name: str = "advise"
 
@@ -534,7 +540,7 @@ class Gate:
 
     @property
     def needed_rounds(self) -> int:
-        """Number of rounds: the first, and one after each review."""
+        """Maximum number of rounds: the first, and one after each review."""
         return 1 + REVIEWS
 
     async def plan(
@@ -567,7 +573,7 @@ class Gate:
 def conduct_in_session(conductor: Conductor, view: SessionView) -> Conducting:
     """Return how the request is answered.
 
-    A session pattern decides itself. Another conductor plans at boundaries; between them, the
+    A session pattern decides by itself. Another conductor plans at boundaries; between them, the
     acting worker continues.
 
     Args:

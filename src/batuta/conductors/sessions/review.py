@@ -104,7 +104,7 @@ class Consultation:
     """The result of asking a second model."""
 
     text: str | None
-    """The model's reply; None if the call failed or was not affordable."""
+    """The model's reply; None if the call failed or a limit forbade it."""
     reason: str
     """Why there is no reply, as a clause; empty if there is one."""
     draft: Draft
@@ -114,7 +114,7 @@ class Consultation:
 async def consult_worker(
     request: Request, worker: Worker, *, client: Client, listener: CallListener
 ) -> Consultation:
-    """Ask a second model; a failure or a reached limit is returned, so that the run does not fail.
+    """Ask a second model; a failure or a reached limit is part of the result, not raised.
 
     The estimated tokens and dollars of a cancelled call are reported to the listener.
     """
@@ -148,8 +148,8 @@ async def judge_round(
 ) -> Decision:
     """Have the last answer judged; accept it or plan a round that continues the work.
 
-    If a judge may be asked but the newest tool result is a failure, the work is sent back once
-    without calling the judge.
+    If a judge may be asked but the newest tool results include a failure, the work is sent back
+    once without calling the judge.
 
     Args:
         context: the rounds so far; the last one has the answer.

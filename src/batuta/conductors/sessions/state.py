@@ -272,8 +272,8 @@ class SessionThread:
     waits: bool = False
     """Whether the newest answer called tools, so that the task continues."""
     failures: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Counts of failures in the current turn, by digest; an empty digest counts those beyond
-    `MOST_FAILURES`, the rarest, together."""
+    """Counts of failures in the current turn, by digest, including `forgotten`; an empty digest
+    counts those beyond `MOST_FAILURES`, the rarest, together."""
     forgotten: Mapping[str, int] = field(default_factory=dict[str, int])
     """The same counts for the part of the conversation that a compaction removed."""
     compacted: bool = False
@@ -284,7 +284,7 @@ class SessionThread:
     """The newest prompt that was sent to each worker, for at most `MOST_WARM` workers."""
 
     def in_turn(self, turn: Turn) -> SessionThread:
-        """Return the thread at a request of that turn, without a compaction in between."""
+        """Return the thread at a request of that turn if no compaction preceded the request."""
         forgotten = self.forgotten if self.turn == turn.key else dict[str, int]()
         return replace(
             self,

@@ -1,4 +1,4 @@
-"""The workflow selector, which maps a question's text to a workflow in under a millisecond."""
+"""The workflow selector, which maps a question's text to a workflow."""
 
 from batuta.conductors.workflow_selector.model import (
     WorkflowSelector,

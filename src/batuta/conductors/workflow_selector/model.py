@@ -248,7 +248,7 @@ def fit_reader(texts: Sequence[str], group_n: Labels) -> QuestionReader:
 
 
 def fit_text(texts: Sequence[str], dimensions: int = DIMENSIONS) -> Features:
-    """Return features that are fitted to these texts with digits masked, and expect masked texts.
+    """Return features fitted to the texts with masked digits; they take texts with masked digits.
 
     Raises:
         ConfigError: there are no texts.
@@ -297,7 +297,7 @@ Ranks = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class WorkflowSelector:
-    """A conductor that picks its workflows from a library that a search found.
+    """A conductor that picks its workflows from a library that `batuta tune` found.
 
     A question belongs to a cell: a group and a level of ease. Each cell ranks the library's
     workflows, and the first one that the pool and the limit on steps allow is run; if they allow
@@ -325,7 +325,7 @@ class WorkflowSelector:
     about: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Further entries of `batuta.json`, on how the library was found."""
     digest: str = field(init=False)
-    """The SHA-256 digest of the selector's state, which is its version."""
+    """The SHA-256 digest, in hexadecimal, of the selector's state without the number of rounds."""
 
     def __post_init__(self) -> None:
         groups, levels, library = self.rank_glw.shape
@@ -350,7 +350,7 @@ class WorkflowSelector:
 
     @property
     def name(self) -> str:
-        """`workflow-selector/<title>@<version>`."""
+        """`workflow-selector/<title>@<version>`; the version is the beginning of the digest."""
         return f"{KIND}/{self.title}@{self.digest[:8]}"
 
     async def plan(
@@ -440,7 +440,7 @@ class WorkflowSelector:
         return {**card, "rounds": self.needed_rounds}, tensors
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Floats]]:
-        """Return what `save` returns, without the number of rounds; its digest is the version."""
+        """Return what `save` returns, without the number of rounds, for the digest."""
         card, tensors = self.reader.save()
         shown = {
             "kind": KIND,
