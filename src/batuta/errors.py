@@ -1,8 +1,8 @@
-"""Batuta's errors, with packages that raise them, or with what is usually done after a failed call.
+"""Batuta's errors, with the main packages that raise them, or what usually follows a failed call.
 
     BatutaError
     ├── WorkflowError              text is not a workflow                     (language)
-    ├── ConfigError                a setting, a pool file, a missing key      (config, plugins)
+    ├── ConfigError                a setting, a pool file, a missing key      (most packages)
     ├── LimitReachedError          a limit forbids another call      (engine, gateway, lab.tune)
     ├── StoreError                 the disk or the database                   (store)
     ├── SandboxError               no sandbox can be built here               (sandbox)
@@ -230,7 +230,7 @@ class UnsupportedFieldError(BadRequestError):
 
 @contextmanager
 def report_unwritable(what: object) -> Generator[None]:
-    """Turn an OSError of the block into a StoreError that says that `what` cannot be written."""
+    """Turn an OSError of the block into a StoreError: `what`, a path or name, cannot be written."""
     try:
         yield
     except OSError as error:

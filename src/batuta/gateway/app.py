@@ -72,10 +72,7 @@ _UPGRADE_REQUIRED = 426
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
-    """The parts of a server, used only by the app and the process that runs it.
-
-    Whoever made the parts opens and closes them.
-    """
+    """The parts of a server; whoever made them opens and closes them."""
 
     catalogue: Catalogue
     """The workers and the models."""

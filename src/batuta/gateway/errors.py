@@ -92,7 +92,7 @@ def missing_parameter(param: str) -> APIError:
 
 
 def invalid_type(param: str, expected: str, value: object) -> APIError:
-    """Return the error for a field of the wrong JSON type; `expected` is such as "a string"."""
+    """Return the error for a field of the wrong JSON type; `expected` is, say, "a string"."""
     message = f"Invalid type for '{param}': expected {expected}, but got {_json_type(value)}."
     return APIError(400, "invalid_type", message, param=param)
 
@@ -109,7 +109,7 @@ def unsupported_parameter(param: str, reason: str) -> APIError:
 
 
 def model_not_found(name: str, why: str | None = None) -> APIError:
-    """Return the error for a model that is unknown or, if `why` says why, not served."""
+    """Return the error for an unknown model or, with the reason `why`, for one not served."""
     message = f"The model '{name}' does not exist; GET /v1/models lists those that do."
     if why:
         message = f"The model '{name}' is not served: {why}."
@@ -117,7 +117,7 @@ def model_not_found(name: str, why: str | None = None) -> APIError:
 
 
 def not_found(what: str) -> APIError:
-    """Return the error for a missing object, named by `what`, such as "The key 'k1'"."""
+    """Return the error for a missing object; `what` names it, such as "The key 'k1'"."""
     return APIError(404, "not_found", f"{what} does not exist.")
 
 

@@ -212,7 +212,8 @@ class Authenticator:
             session: a session from `open_session`; used only without a credential.
 
         Raises:
-            APIError: the credential is not valid.
+            APIError: the credential is not valid, or a session was sent to a server without a
+                `key_hasher`.
             StoreError: the database is needed and fails; a cached key does not need it.
         """
         if not await self.needs_key():
@@ -270,6 +271,7 @@ class Authenticator:
         Do nothing without a store, or if the session is not valid.
 
         Raises:
+            APIError: this server has no keys.
             StoreError: the database fails.
         """
         if self._store is not None and await self._caller_of_session(text) is not NOBODY:
@@ -414,7 +416,7 @@ def missing_key() -> APIError:
 
 
 def _matches_digest(key: ApiKey, digest: bytes) -> bool:
-    """Return True if the digest is of the key's secret, or of its old one that is still valid."""
+    """Return True if the digest is that of the key's secret or of its still valid old secret."""
     old = key.old_until is not None and key.old_until > time()
     return digests_equal(digest, key.digest) or (old and digests_equal(digest, key.old_digest))
 

@@ -88,7 +88,7 @@ class FailedSignIns:
 
 
 _PURGE_EVERY = 60
-"""Number of checks between purges."""
+"""Number of checks between purges; there is a check every `WINDOW_SECONDS`."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -120,7 +120,7 @@ class AuditKeeper:
     async def work(self) -> None:
         """Write pending counts every minute, the first time at once, until cancelled.
 
-        Old records are purged hourly, once the clock is trusted.
+        Old records are purged hourly, after the wait that `AuditTrail.unvouched_seconds` returns.
         """
         checks, purge_at = 0, None
         while True:

@@ -55,7 +55,7 @@ class ApprovalRoutes:
         ]
 
     async def list(self, request: Request) -> Response:
-        """Return the oldest waiting plans, oldest first; at most 100."""
+        """Return the waiting plans, oldest first; at most 100."""
         check_query(request.query_params)
         found = await self._store.approvals.list()
         return json_response({"object": "list", "data": [plan_entry(plan) for plan in found]})
@@ -67,7 +67,8 @@ class ApprovalRoutes:
         the reason for an approval or refusal, and `steps` are the edited steps.
 
         Raises:
-            APIError: the body has an unknown field, or as for `PlanVerdict.give`.
+            APIError: the server keeps no plans, the body is invalid or has an unknown field, or as
+                for `PlanVerdict.give`.
         """
         body = await read_fields(request.scope, request.receive)
         body.check_names({"digest", "decision", "reason", "steps"})

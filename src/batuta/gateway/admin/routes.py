@@ -1,4 +1,4 @@
-"""/v1/admin: keys, tenants, spending and the audit trail, for the holder of the admin token."""
+"""/v1/admin: keys, tenants, spending and the audit trail, for callers with the role `ADMIN`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ _Found = TypeVar("_Found")
 class AdminRoutes:
     """The commands of `batuta keys` and the audit trail over HTTP.
 
-    A key that is revoked here is refused immediately.
+    A key that is revoked here is refused immediately by this process, and within `CACHE_SECONDS`
+    by other replicas.
     """
 
     def __init__(
@@ -174,7 +175,7 @@ class AdminRoutes:
         return json_response(tenant_entry(tenant))
 
     async def delete_tenant(self, request: Request) -> Response:
-        """Delete a tenant with its keys, runs, responses and jobs; the ledger stays."""
+        """Delete a tenant with its keys and all its data, except its lines in the ledger."""
         name: str = request.path_params["name"]
         if not await self._deletions.delete_tenant(self._store, name, by=actor_of(request)):
             raise not_found(f"The tenant '{name}'")
@@ -203,7 +204,7 @@ class AdminRoutes:
         )
 
     async def activity(self, request: Request) -> Response:
-        """Return runs, durations, failures and cached tokens, grouped by `by`."""
+        """Return runs, durations, failures and cached tokens, grouped by the query's `by`."""
         query = request.query_params
         check_query(query, "by", "tenant", "since", "until")
         by = [name for name in query.get("by", "day").split(",") if name]
@@ -220,7 +221,7 @@ class AdminRoutes:
         return json_response({"object": "list", "data": data})
 
     async def refusals(self, request: Request) -> Response:
-        """Return the numbers of requests refused for rates or budgets, grouped by `by`."""
+        """Return the numbers of requests refused for rates or budgets, grouped by query's `by`."""
         query = request.query_params
         check_query(query, "by", "tenant", "since")
         by = [name for name in query.get("by", "day,tenant,code").split(",") if name]

@@ -71,8 +71,8 @@ class RunRoutes:
     async def list_sessions(self, request: Request) -> Response:
         """Return sessions compared with the best single worker, the most recently active first.
 
-        `total` is that of all the tenant's runs since `since`, with or without a session, also if
-        `session` names one.
+        `total` sums the runs since `since`, with or without a session, even if the query names a
+        `session`. Both read the newest `SAVINGS_WINDOW` runs at most.
         """
         run_filter = _read_filter(request, "limit", names=("since", "session", "tenant"))
         limit = parse_limit(request.query_params, _DEFAULT_PAGE)
@@ -201,7 +201,7 @@ def totals_entry(totals: RunTotals) -> dict[str, Any]:
 def _read_filter(
     request: Request, *besides: str, names: Collection[str] = RUN_PARAMETERS
 ) -> RunFilter:
-    """Read the filter from the query; only the admin finds runs of every tenant.
+    """Read the filter from the query; callers other than the admin find their tenant's runs.
 
     Args:
         request: the request.

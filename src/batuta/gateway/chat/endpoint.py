@@ -140,7 +140,7 @@ DONE_FRAME = b"data: [DONE]\n\n"
 
 @final
 class ChatStreamRenderer:
-    """Writes the chunks of one run: progress, then the text of the last step, then the end."""
+    """Writes the chunks of one run: its progress, the answer, then the end."""
 
     def __init__(self, writer: SSEWriter, prepared: PreparedCall) -> None:
         self._writer = writer
@@ -335,6 +335,7 @@ class CompletionEndpoint:
 
         Raises:
             APIError: the request fails before the response has started.
+            ClientGone: the client has disconnected before the body was read.
         """
         body = await self._read(scope, receive)
         form, delivery = self._form, self._delivery

@@ -91,7 +91,7 @@ def parse_chat(body: Fields) -> ParsedCall:
     """Return the body as a call.
 
     Raises:
-        APIError: the body is invalid; the error names the path of the first invalid field.
+        APIError: the body is invalid; the error names the path of an invalid field.
     """
     model = body.need_text("model")
     messages = parse_messages(body)

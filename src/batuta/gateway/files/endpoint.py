@@ -46,7 +46,8 @@ _AFTER_NAMES = ("after", "after_id", "page")
 of Anthropic's older and newer ones."""
 _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,60}/[a-z0-9.+-]{1,100}")
 _REFUSED_QUERIES = frozenset({"before_id", "ids", "ids[]", "scope_id"})
-"""Queries of Anthropic's clients; ignored, they would list files that were not asked for."""
+"""Query parameters of Anthropic's clients that are refused: a list that ignored them would have
+files that were not asked for."""
 _PURPOSE = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _MIN_LIFE, _MAX_LIFE = 3600, 30 * 86_400
 """Bounds of a client's `expires_after[seconds]`."""

@@ -131,7 +131,7 @@ class ConnectionTable:
         self._deadlines.pop((connection, wait), None)
 
     def close_overdue(self) -> None:
-        """Close each connection past a deadline, unless its client has read the whole response."""
+        """Close the connections past a deadline; drop that of a `LEFTOVER` which has been read."""
         now = monotonic()
         for connection, wait in [key for key, at in self._deadlines.items() if at <= now]:
             if wait is Wait.LEFTOVER and connection.is_drained:
@@ -266,11 +266,11 @@ class GuardedProtocol(HttpToolsProtocol):
         self._running: RequestResponseCycle | None = None
         """The request being answered, or answered last; uvicorn's `cycle` is the last one read."""
         self._plain_head = b""
-        """The headers of a request with an offer to upgrade, without it; empty: there is none."""
+        """The headers, without the offer, of a request that offers an upgrade; empty: no offer."""
         self._parsed = b""
         """The bytes being parsed."""
         self._again = b""
-        """Bytes to be parsed after these."""
+        """Bytes to be parsed after `_parsed`."""
 
     def _unsupported_upgrade_warning(self) -> None:
         """Keep what is to be parsed after a request that offers to change the protocol.
@@ -470,7 +470,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def _head_without_upgrade(self) -> bytes:
         """Return the headers without `Upgrade`; empty if they offer none or announce no body.
 
-        A proxy may announce a body of no bytes.
+        A body of no bytes, which a proxy may announce, counts as none.
         """
         parser, announced = self.parser, dict(self.headers)
         if parser is None or not parser.should_upgrade():

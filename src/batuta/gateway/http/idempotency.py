@@ -29,7 +29,7 @@ IDEMPOTENT_PATHS = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
 )
 MAX_KEPT_BYTES = 4 * 1024 * 1024
-"""Maximum number of bytes of a stored answer; a request with a longer answer is run again."""
+"""Maximum number of bytes of a stored answer; after a longer answer a retry is run again."""
 _KEY_PATTERN = re.compile(rb"[!-~]{1,255}")
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _SUCCESS_STATUSES = range(200, 300)
@@ -51,7 +51,7 @@ _LOST = (
 
 @final
 class IdempotencyMiddleware:
-    """Stores complete, successful answers of up to 4 MiB for a day; frees other requests' keys.
+    """Stores complete, successful answers of up to 4 MiB for a day; after others, frees the key.
 
     Of a request with `store: false`, only the fact that it was answered is stored. Of a background
     response, an incomplete stream is stored too: its job goes on, and must not be started twice.
@@ -227,7 +227,7 @@ class _ResponseRecorder:
         self._is_complete = message["type"] == "http.response.body" and not message.get("more_body")
 
     def answer(self, *, content: bool) -> StoredAnswer | None:
-        """Return the answer to store; None unless it is successful, complete and not too long.
+        """Return the answer to store; None unless it is successful, usable and not too long.
 
         Without `content`, the stored answer has no body.
         """

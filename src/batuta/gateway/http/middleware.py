@@ -1,7 +1,8 @@
 """The middleware around the routes, in pure ASGI.
 
-It gives every request an id, checks its headers, size and origin, authenticates its caller, limits
-concurrency, counts and logs the request, and turns exceptions into error bodies.
+It gives each HTTP request an id, checks its headers, size and origin, authenticates its caller
+(except on public paths), limits concurrency, counts and logs the request, and turns exceptions into
+error bodies.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ def request_id(scope: Scope) -> str | None:
 
 @final
 class RequestMiddleware:
-    """Serves every request: identifies, checks, authenticates, limits, measures and logs it."""
+    """Serves each request: identifies, checks, authenticates, limits, measures and logs it."""
 
     def __init__(
         self,
@@ -301,7 +302,7 @@ class RequestMiddleware:
             raise APIError(403, "permission_denied", "This request needs the admin token.")
 
     def _record_request(self, scope: Scope, answer: _Answer) -> None:
-        """Count the request by route, and log it at level INFO."""
+        """Count the request by route and its error by code, and log the request at level INFO."""
         route = self._paths.get(scope.get("endpoint")) or self._find_route(scope)
         seconds = answer.elapsed()
         status = CLIENT_CLOSED if answer.status is None else answer.status
