@@ -40,6 +40,7 @@ class MessagesEndpoint:
 
         Raises:
             APIError: the request fails before the response has started.
+            ClientGone: the client has disconnected before the body was read.
         """
         body = await self._read(scope, receive)
         message_call, delivery = await parse_fields(parse_message, body), self._delivery
@@ -82,6 +83,7 @@ class TokenCounter:
         Raises:
             APIError: the body is malformed or refused, one of its files cannot be read, or the
                 model is not served.
+            ClientGone: the client has disconnected before the body was read.
         """
         body = await self._read(request.scope, request.receive)
         self._service.find_model(body.need_text("model"))
@@ -112,7 +114,7 @@ class MessagesStreamRenderer:
             writer: receives the events.
             prepared: the call that is run.
             message_call: the parsed request.
-            request_id: the request's id, which is shown in errors; None if it has none.
+            request_id: the request's id, which is shown in errors; None: it has none.
             tokens: estimated number of tokens of the question.
         """
         self._writer = writer
@@ -128,7 +130,7 @@ class MessagesStreamRenderer:
         await self._write_events(self._events.begin())
 
     async def on_event(self, event: Event) -> None:
-        """Send the message's events for an event of the run, which may be none."""
+        """Send the message's events for an event of the run, if there are any."""
         if isinstance(event, StepDelta):
             delta = self._progress.visible_delta(event)
             if delta is not None:

@@ -41,7 +41,7 @@ _USED_FIELDS = {
     "cache_control", ORCHESTRATION_FIELD,
 }  # fmt: skip
 _ACCEPTED_FIELDS = {"metadata", "service_tier"}
-"""Fields that are validated but ignored."""
+"""Fields that are validated and do not change the answer; `metadata` can name user and session."""
 _KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | REFUSED_FIELDS.keys()
 
 
@@ -58,7 +58,7 @@ def parse_message(body: Fields) -> MessageCall:
     """Return the body as a call.
 
     Raises:
-        APIError: the body is invalid; the error names the path of the first invalid field.
+        APIError: the body is invalid; the error names the path of an invalid field.
     """
     model = body.need_text("model")
     question = parse_question(body)

@@ -1,4 +1,4 @@
-"""Rendering of a run as a message of Anthropic's Messages API, whole or as events. Pure."""
+"""Rendering of a run as a message of Anthropic's Messages API, whole or as events."""
 
 from __future__ import annotations
 
@@ -209,6 +209,7 @@ class MessageEventWriter(AnswerEvents):
         self._open: str | None = None
         """The open block: `text`, the signature of a thinking block, or None."""
         self._tools: dict[int, int] = {}
+        """The number of each tool call's block, by the tool call's index."""
         self._sent_characters: dict[int, int] = {}
         """Number of argument characters sent so far, by the tool call's index."""
         self._block_text: list[str] = []
@@ -313,7 +314,7 @@ class MessageEventWriter(AnswerEvents):
         Args:
             reply: the whole reply.
             reasoning: whether to send all reasoning, because none was streamed.
-            thoughts: otherwise, whether to send the redacted thoughts that were not streamed.
+            thoughts: without `reasoning`, whether to send the redacted thoughts not sent yet.
         """
         events = self.untold_reasoning(reply, reasoning=reasoning, thoughts=thoughts)
         events += self.untold_calls(reply)

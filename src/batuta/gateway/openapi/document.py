@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document: every route, with request schemas derived from the parsers."""
+"""The OpenAPI 3.1 document: the API's routes, with request schemas derived from the parsers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Operation:
     body: str = ""
     """The name of the request body's schema; empty: there is no JSON body."""
     answer: str = "Object"
-    """The name of the response body's schema; empty: the response is text."""
+    """The name of the response body's schema; empty: the document says that it is text."""
     form: bool = False
     """Whether the body is a form with a file."""
     streams: bool = False

@@ -1,11 +1,11 @@
 """Derives a JSON schema from a parser by recording the fields that it reads.
 
-Instead of a body, the parser gets a recorder, which notes the type and the bounds of every field
-read. Required fields, objects, arrays of objects and given strings appear to be present, other
-fields absent, as do all booleans and arrays of strings. To reach all branches, the parser is run
-again for each value of a field with a choice, at most `_MAX_RUNS` times in all; a run ends where
-the parser raises an error. A field that may have several types, such as a string or an array,
-accepts anything in the schema.
+Instead of a body, the parser gets a recorder, which notes the type and the bounds of each field
+read. Booleans and arrays of strings appear to be absent; required fields of other types, objects,
+arrays of objects and given strings appear to be present; all else is absent. To reach more
+branches, the parser is run again for each value of a field with a choice, at most `_MAX_RUNS` times
+in all; a run ends where the parser raises an error. A field that was read without a type accepts
+anything in the schema.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class FieldRecorder(Fields):
         return True
 
     def get(self, name: str) -> Any:
-        """Note a field of any type; return the given string, or a placeholder if required."""
+        """Note a field of any type; return the given string, a placeholder if required, or None."""
         self._notes.properties.setdefault(name, {})
         self._notes.open_names.add(name)
         given = self._recording.given.get(self.path(name))

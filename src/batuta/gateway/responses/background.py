@@ -177,6 +177,7 @@ class BackgroundResponses:
         its body and on its finished calls.
 
         Raises:
+            APIError: the stored request cannot be parsed.
             StoreError: the database fails, or the server is not available; the job can be run
                 again.
         """

@@ -63,6 +63,7 @@ class ResponsesEndpoint:
 
         Raises:
             APIError: the request fails before the response has started.
+            ClientGone: the client has disconnected before the body was read.
         """
         body = await self._read(scope, receive)
         caller = caller_of(scope)
@@ -139,6 +140,7 @@ class CompactionEndpoint:
 
         Raises:
             APIError: the request fails before the response has started.
+            ClientGone: the client has disconnected before the body was read.
         """
         body = compaction_body(await self._read(scope, receive))
         references = await parse_fields(parse_history_references, body)

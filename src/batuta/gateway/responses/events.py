@@ -1,4 +1,4 @@
-"""The events of a streamed response, and the output items that they build. Pure.
+"""The events of a streamed response, and the output items that they build.
 
 Most methods of `ResponseEventWriter` take something that happened and return the events that report
 it. The events are numbered from 0 without a gap, and the same calls in the same order give the same

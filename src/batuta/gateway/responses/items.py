@@ -245,7 +245,7 @@ def _parse_result(item: Fields, calls: set[str]) -> tuple[Part, ...]:
 
 
 def _parse_made_picture(item: Fields) -> Message | None:
-    """Return an image generated in an earlier turn; None if the client has removed its data."""
+    """Return an image generated in an earlier turn; None if the item has no `result`."""
     result = item.text("result")
     if not result:
         return None
@@ -259,8 +259,7 @@ def _parse_made_picture(item: Fields) -> Message | None:
 def _parse_reasoning(item: Fields) -> Message | None:
     """Return a worker's own reasoning, recognised by our signature or by its `content`.
 
-    The result is None for an item with a summary only: it describes our own progress, or comes from
-    another server.
+    Return None for other items: their summary describes our progress or is another server's.
     """
     summaries = [part.text("text") or "" for part in item.objects("summary", MAX_ENTRIES) or ()]
     texts = [part.need_string("text") for part in item.objects("content", MAX_ENTRIES) or ()]

@@ -1,4 +1,4 @@
-"""Tool calls that the server ran, as items and events of the Responses API. Pure."""
+"""Tool calls that the server ran, as items and events of the Responses API."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def started_item(item: Json) -> Json:
 
 
 def call_phases(item: Json) -> Iterator[tuple[str, Json]]:
-    """Yield the name (without `response.`) and the fields of each event of a call, in order."""
+    """Yield the name (without `response.`) and the fields of each event of a call's phases."""
     kind = item["type"]
     yield f"{kind}.in_progress", {}
     if kind == "code_interpreter_call":

@@ -74,6 +74,7 @@ class ResponseStore:
         Raises:
             APIError: the previous response cannot be continued, the history is too large, there is
                 no memory for it now, or the caller has read too much.
+            StoreError: the database fails.
         """
         table, tenant = self.responses, caller_of(scope).tenant
         if table is None:
@@ -115,6 +116,7 @@ class ResponseStore:
 
         Raises:
             APIError: there is no memory for it now, or the caller has read too much.
+            StoreError: the database fails.
         """
         table, tenant = self.responses, caller_of(scope).tenant
         if table is None:
@@ -127,9 +129,9 @@ class ResponseStore:
         return await table.get(response_id, tenant, parts)
 
     async def read_again(self, response_id: str, tenant: str) -> StoredResponse | None:
-        """Return the response with its body only; None if it does not exist.
+        """Return the response with its body only, without a check of memory or rates.
 
-        The caller must already have been allowed to read this response.
+        Return None if it does not exist.
         """
         table = self.responses
         return None if table is None else await table.get(response_id, tenant, ("body",))

@@ -261,7 +261,7 @@ class AdmissionController:
 
     @contextmanager
     def _count_refusals(self, tenant: str, key: str) -> Generator[None]:
-        """Count the block's refusals for a rate or budget, so that operators see why calls fail."""
+        """Count the block's refusals with status 429, so that operators see why calls fail."""
         try:
             yield
         except APIError as refusal:

@@ -84,6 +84,7 @@ class EarlierAnswer:
     """The result of a cache lookup."""
 
     run: Run | None
+    """The run with the answer; None if there is none."""
     kind: str
     """`hit`, `similar` (the same question in other words) or `miss`."""
 
@@ -257,7 +258,7 @@ async def _compute_digest(call: RepeatableCall, core: Question | None = None) ->
 
 
 def is_repeatable(run: Run) -> bool:
-    """Return True if the run has one complete answer in text that does not come from the cache.
+    """Return True if the run has one complete answer that is no refusal and not from the cache.
 
     Tool calls contain ids of their run, and a truncated answer may be longer next time.
     """

@@ -53,7 +53,7 @@ def capable_workers(pool: Pool, question: Question, *, conducted: bool) -> Pool:
 
 
 def check_attachments(workflow: Workflow | None, question: Question, pool: Pool) -> None:
-    """Check that each model in a caller's workflow sees the attachments, or reads one that does.
+    """Check that each model of a caller's workflow sees the attachments or reads a step that does.
 
     Raises:
         APIError: a model cannot see the attachments, and its step reads none whose model can.

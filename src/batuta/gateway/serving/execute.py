@@ -237,7 +237,7 @@ class RunService:
                 await self._explorer.settle(prepared_call.chosen)
 
     async def _complete_call(self, call: ParsedCall, caller: Caller) -> ParsedCall:
-        """Return the call with its caller's files, and with what its client left out of turns."""
+        """Return the call with the caller's files, and the thoughts that its client left out."""
         if call.server_tools or call.question.needed_tags:
             call = await self._files.bind(call, caller)
         question = self._before_calls.fill_in(call.question, caller.tenant)

@@ -97,8 +97,8 @@ class Explorer:
     ) -> ChosenArm | None:
         """Choose an arm.
 
-        Return None if the model does not explore, the daily budget does not suffice, or the store
-        fails.
+        Return None if the model does not explore, the daily budget does not suffice, or there is
+        no store or it fails.
         """
         explore, store = served.explore, self._store
         if explore is None or store is None or served.conductor is None:

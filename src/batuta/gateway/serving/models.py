@@ -77,7 +77,8 @@ class ServedModel:
     explore: ExploreOptions | None = None
     """The exploration options; None: the model does not explore."""
     min_confidence: float | None = None
-    """The confidence (probability of a correct answer) below which an answer is `unsure`."""
+    """The confidence (probability of a correct answer) below which an answer is `unsure`; None: no
+    confidence is required."""
     load: Callable[[], Solver] | None = None
     """Imports the method at the first call; None: there is nothing to import."""
 

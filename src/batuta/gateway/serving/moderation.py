@@ -51,6 +51,7 @@ class ModerationEndpoint:
         Raises:
             APIError: no provider is configured, the key may not use the provider or has reached a
                 limit, the body is invalid, a guardrail blocks the input, or the provider fails.
+            ClientGone: the client has disconnected before the body was read.
         """
         client, caller = self._catalogue.moderation, caller_of(request.scope)
         if client is None:
