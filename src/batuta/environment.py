@@ -35,7 +35,7 @@ def read_variable(environ: Mapping[str, str], name: str) -> str:
 
 
 def data_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of runs: BATUTA_HOME, or `batuta` in the user's data folder."""
+    """Return the folder of runs and keys: BATUTA_HOME, or `batuta` in the user's data folder."""
     if home := environ.get("BATUTA_HOME"):
         return Path(home)
     base = environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"

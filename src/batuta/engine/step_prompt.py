@@ -220,8 +220,8 @@ def substitute_workers(
 ) -> list[Worker]:
     """Return the workers that can replace `worker_id` in step `index`, best first, at most 2.
 
-    Image models are in pool order. The workers can see the attachments and call the tools, unless
-    no other worker can. The workflow keeps the plan rules with any of them.
+    An image model is replaced by other image models, in pool order. The workers can see the
+    attachments and call the tools, unless no other can. With each, the workflow keeps the rules.
     """
     others = [worker for worker in _find_candidates(context, worker_id) if worker.id != worker_id]
     able = able_workers(context.question, others)

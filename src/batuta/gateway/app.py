@@ -101,7 +101,7 @@ class ServerState:
     waiting_runs: SharedWaitingRuns | None = None
     """Shares paused runs between replicas; None: each process keeps its own."""
     pool_editor: PoolEditor | None = None
-    """Edits the pool's settings file; None: the pool has no file."""
+    """Edits the pool's settings file; None: the pool has no TOML file."""
     oidc: OidcClient | None = None
     """The identity provider for sign-in to the page; None: not configured."""
     file_limits: FileLimits | None = None

@@ -22,8 +22,8 @@ _MESSAGES_TYPES = {
 }
 
 _MESSAGES_DETAILS = {"thread": {"error_code": "thread_unsupported_request"}}
-"""Details of an error in Anthropic's API, by the refused field. With these its clients send the
-whole conversation again, without the field."""
+"""Details of an error in Anthropic's API, by the refused field. Its clients react to them by
+sending the whole conversation again, without the field."""
 
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}

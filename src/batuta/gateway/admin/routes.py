@@ -136,7 +136,7 @@ class AdminRoutes:
         return json_response(key_entry(_need_found(revoked, key.id)))
 
     async def rotate(self, request: Request) -> Response:
-        """Give a key a new secret; the old one stays valid for `grace_s` seconds."""
+        """Give a key a new secret; the old one stays valid `grace_s` seconds (default: 3600)."""
         body, key = await _read_body(request, {"grace_s"}), await self._find_key(request)
         given = body.number("grace_s", 0, _MAX_SECONDS)
         try:
@@ -175,7 +175,7 @@ class AdminRoutes:
         return json_response(tenant_entry(tenant))
 
     async def delete_tenant(self, request: Request) -> Response:
-        """Delete a tenant with its keys and all its data, except its lines in the ledger."""
+        """Delete a tenant with its keys and data; the ledger and the audit trail stay."""
         name: str = request.path_params["name"]
         if not await self._deletions.delete_tenant(self._store, name, by=actor_of(request)):
             raise not_found(f"The tenant '{name}'")
@@ -221,7 +221,7 @@ class AdminRoutes:
         return json_response({"object": "list", "data": data})
 
     async def refusals(self, request: Request) -> Response:
-        """Return the numbers of requests refused for rates or budgets, grouped by query's `by`."""
+        """Return the numbers of requests refused with status 429, grouped by the query's `by`."""
         query = request.query_params
         check_query(query, "by", "tenant", "since")
         by = [name for name in query.get("by", "day,tenant,code").split(",") if name]

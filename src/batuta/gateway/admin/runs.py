@@ -45,7 +45,7 @@ class RunRoutes:
         ]
 
     async def list_runs(self, request: Request) -> Response:
-        """Return a page of the runs that match the query's filter."""
+        """Return a page of the runs that match the query's filter, as far as they were searched."""
         query = request.query_params
         run_filter = _read_filter(request, "limit", "after")
         limit = parse_limit(query, _DEFAULT_PAGE)
@@ -64,7 +64,7 @@ class RunRoutes:
         )
 
     async def sum_runs(self, request: Request) -> Response:
-        """Return the totals of the runs that match the query's filter."""
+        """Return the totals of the runs that match the query's filter, back to `searched_to`."""
         totals = await self._store.totals(_read_filter(request))
         return json_response(totals_entry(totals))
 

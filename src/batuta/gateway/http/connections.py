@@ -123,7 +123,7 @@ class ConnectionTable:
             self._uploading[connection] = None
 
     def set_deadline(self, connection: GuardedProtocol, wait: Wait, seconds: float) -> None:
-        """Close the connection in `seconds` unless cleared; an existing deadline stays."""
+        """Let the connection be closed in `seconds`, unless it has a deadline for this wait."""
         self._deadlines.setdefault((connection, wait), monotonic() + seconds)
 
     def clear_deadline(self, connection: GuardedProtocol, wait: Wait) -> None:

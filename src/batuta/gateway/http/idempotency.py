@@ -64,7 +64,7 @@ class IdempotencyMiddleware:
         self._lost: deque[str] = deque(maxlen=_LOST_CLAIMS)
         """The latest claims whose result the database did not store."""
         self._unreleased: deque[str] = deque(maxlen=_LOST_CLAIMS)
-        """The latest claims of requests without a result that the database did not release."""
+        """The latest claims without a result that the database may not have released."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the request, or send the stored answer.

@@ -398,7 +398,7 @@ _LOGGED_HEADERS = {b"x-request-id": "request_id", b"x-batuta-run-id": "run_id"}
 
 @final
 class HostCheck:
-    """Refuses huge headers, repeated ones that matter, and requests of foreign web pages.
+    """Refuses too large headers, repeated `_SINGLE_HEADERS`, and requests of foreign web pages.
 
     Unknown hosts are refused too, unless a key is needed.
 

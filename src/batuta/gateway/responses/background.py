@@ -225,7 +225,7 @@ class BackgroundResponses:
         return JobEnding(JobState(response["status"]), plain_json(response))
 
     async def current_response(self, row: StoredResponse) -> Json:
-        """Return the response with its current status; it has failed if its job was lost."""
+        """Return the response with its current status: `failed` if its job was lost."""
         body = await body_of(row)
         if JobState(row.status).is_final:
             return body

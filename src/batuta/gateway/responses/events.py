@@ -315,7 +315,7 @@ class ResponseEventWriter(AnswerEvents):
         return [*self._close_item(), *self._close_tools()]
 
     def end(self, response: Json) -> Json:
-        """Return the final event, with the finished response."""
+        """Return the final event, with the finished or failed response."""
         self._has_ended = True
         return self._event(f"response.{response['status']}", response=response)
 

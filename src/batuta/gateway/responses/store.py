@@ -282,7 +282,7 @@ def _encode_items(items: Sequence[Json], response_id: str) -> bytes:
 
 
 def _item_with_id(item: Json, response_id: str, index: int) -> Json:
-    """Return the item with a type, and an id by which it can be referenced."""
+    """Return the item with a type, an id by which it can be referenced, and text as a part."""
     kind = item_type(Fields(item))
     name = item_id(_PREFIXES.get(kind, "item"), response_id, index, "in")
     content = item.get("content")

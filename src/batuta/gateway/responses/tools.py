@@ -44,8 +44,8 @@ _ODD = re.compile(r"[^A-Za-z0-9_-]")
 def flat_name(namespace: str | None, name: str) -> str:
     """Return the name under which workers get the function: its name, after any namespace.
 
-    A name with a namespace that a provider could reject is replaced by a shorter, plain name that
-    ends with a hash.
+    A name with a namespace that a provider could reject is replaced by a plain name of at most
+    `MAX_NAME` characters that ends with a hash.
     """
     if not namespace:
         return name

@@ -229,7 +229,7 @@ class AdmissionController:
             call: the call.
             admission: records what the call holds.
             bound_cost: returns an upper bound on the cost of the run's first calls.
-            in_background: whether a job runs the call; then the job counts towards the concurrency.
+            in_background: whether a job runs the call; `KeyLimitGate` then counts the job instead.
             already_counted: whether the rate limits counted the call when it was submitted.
             durable: whether another process resumes the run, with its reservation, if this one
                 dies.

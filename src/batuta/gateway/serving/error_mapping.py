@@ -175,7 +175,7 @@ def _start_capital(sentence: str) -> str:
 
 
 def _provider_message(run: Run) -> str:
-    """Return the provider's error message, without keys and addresses."""
+    """Return the run's error, often a provider's, cropped and without keys and addresses."""
     return clean_message(first_words(run.error or "", _MAX_READ))[:_MAX_MESSAGE]
 
 

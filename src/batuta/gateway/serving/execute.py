@@ -182,7 +182,7 @@ class RunService:
             caller: the caller.
             run_id: the run's id, given by a job, whose call is neither cached nor explored; None: a
                 new id.
-            in_background: whether a job runs the call; then the job counts towards the concurrency.
+            in_background: whether a job runs the call; `KeyLimitGate` then counts the job instead.
             already_counted: whether the rate limits counted the call when it was submitted.
             durable: whether another process resumes the run if this one dies.
 
@@ -237,7 +237,7 @@ class RunService:
                 await self._explorer.settle(prepared_call.chosen)
 
     async def _complete_call(self, call: ParsedCall, caller: Caller) -> ParsedCall:
-        """Return the call with the caller's files, and the thoughts that its client left out."""
+        """Return the call with the caller's files, and with what `CallMemory.fill_in` adds."""
         if call.server_tools or call.question.needed_tags:
             call = await self._files.bind(call, caller)
         question = self._before_calls.fill_in(call.question, caller.tenant)

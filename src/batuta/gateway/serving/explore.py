@@ -1,4 +1,4 @@
-"""Exploration: runs an alternative on a small share of requests, to learn which one is better.
+"""Exploration: runs an alternative on a share of the requests, to learn which one is better.
 
 Off unless `[mini] explore` is set. An explored run is marked in its trace, in a header and on the
 page. Its dollars are reserved from a daily budget before the run; what the run has not spent is

@@ -54,7 +54,7 @@ class ServedModel:
 
     name: str
     conductor: Conductor | None
-    """The conductor that writes the workflow; None if `solver` answers."""
+    """The conductor that writes the workflow; None if a method answers, or until it is loaded."""
     pool: Pool
     limits: Limits = field(default_factory=Limits)
     """The limits of a run; a caller can lower them, and raise the rounds to `max_rounds`."""
@@ -67,7 +67,7 @@ class ServedModel:
     solver: Solver | None = None
     """A method that chooses among replies, instead of a conductor."""
     calls: int | None = None
-    """The number of worker calls that the method needs; None: unknown, or there is no method."""
+    """Number of worker calls that the loaded method needs; None: unknown, or there is no method."""
     max_rounds: int = 1
     """Maximum number of rounds that a caller may request; `limits.rounds` is the default."""
     embeds: bool = False
@@ -270,7 +270,7 @@ class Catalogue:
     """
 
     pool: Pool
-    """Every worker."""
+    """The workers, except those for embeddings."""
     clients: Mapping[WorkerId, Client]
     """The client of each worker."""
     models: tuple[ServedModel, ...]
