@@ -42,7 +42,7 @@ from batuta.usage import Cost, Usage
 
 
 class BatutaError(Exception):
-    """The base class; `str(error)` is one sentence: what happened and, often, what to do."""
+    """The base class; `str(error)` says what happened and, often, what to do."""
 
 
 class WorkflowError(BatutaError):

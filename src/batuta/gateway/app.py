@@ -299,8 +299,8 @@ class ServerRoutes:
             why = None if model else self._catalogue.unavailable_models.get(name)
             raise model_not_found(name, why)
         whole = caller.role is not CallerRole.KEY
-        known = drift_of(model, await self._drift.read(), whole=whole)
-        return json_response(model.model_object(self._catalogue.created, name) | known)
+        drift = drift_of(model, await self._drift.read(), whole=whole)
+        return json_response(model.model_object(self._catalogue.created, name) | drift)
 
     async def healthz(self, _: Request) -> Response:
         """Return 200: the process is alive."""

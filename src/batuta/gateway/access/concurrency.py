@@ -16,7 +16,8 @@ LEASE = 30.0
 _RENEW_SECONDS = 8.0
 """Maximum number of seconds that are waited between renewals."""
 
-# Redis runs a script as one step and has the one clock that all replicas share.
+# Redis runs a script as one step and has the one clock that all replicas share. The arguments are
+# the token, the cap and the lease in seconds; or to renew, the lease and the tokens.
 _ENTER = """
 local now = redis.call('TIME')[1] + 0
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)

@@ -465,7 +465,7 @@ def _is_under(path: str, folder: str) -> bool:
 def _read_credential(headers: Headers) -> str | None:
     """Return the key from `Authorization: Bearer` or, as Anthropic's clients send it, `x-api-key`.
 
-    Return None if neither header has a key.
+    Return None if neither was sent.
     """
     given = headers.get(b"authorization")
     if given is not None and given[: len(_BEARER)].lower() == _BEARER:

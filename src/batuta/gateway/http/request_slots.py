@@ -86,7 +86,7 @@ class HeldMemory:
 
     @staticmethod
     def of_request(scope: Scope, memory: BodyMemory) -> HeldMemory:
-        """Attach a counter to the request's scope, until `release`."""
+        """Return a new counter, which the request's scope holds until `release`."""
         held = scope[_HELD_KEY] = HeldMemory(scope, memory)
         return held
 

@@ -62,7 +62,7 @@ class MessagesEndpoint:
                     run,
                     reply,
                     message_call.call.model,
-                    thinks=message_call.show_thinking and prepared.served_model.direct,
+                    reasoning=message_call.show_thinking and prepared.served_model.direct,
                     trace=message_call.call.options.trace,
                 )
 

@@ -44,17 +44,17 @@ def message_id(run_id: RunId) -> str:
     return f"msg_{run_id}"
 
 
-def message_object(run: Run, reply: Reply, model: str, *, thinks: bool, trace: bool) -> Json:
+def message_object(run: Run, reply: Reply, model: str, *, reasoning: bool, trace: bool) -> Json:
     """Return the answer of a run as a message object.
 
     Args:
         run: the run that gave the answer.
         reply: the worker's reply that is the answer.
         model: the model name in the request.
-        thinks: whether to include the worker's own reasoning.
+        reasoning: whether to include the worker's own reasoning.
         trace: whether to include the whole run.
     """
-    content: list[Json] = _thinking_blocks(reply) if thinks else []
+    content: list[Json] = _thinking_blocks(reply) if reasoning else []
     content += _text_blocks(reply)
     content += map(image_block, reply.images)
     content += [

@@ -408,7 +408,7 @@ _HEADER_SAFE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 class PreparedCall:
     """A call that is ready to run, with its model, workers, limits and policies.
 
-    The fields about its session are set after the others.
+    `session` and `in_session` are set when the call joins its session.
     """
 
     call: ParsedCall

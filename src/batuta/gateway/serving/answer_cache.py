@@ -48,7 +48,7 @@ class AnswerCacheOptions:
     """Which answers are cached, and for how long."""
 
     seconds: float = 3600.0
-    """Lifetime of a cached answer, from the end of its run."""
+    """Seconds for which an answer is cached, from the end of its run."""
     sampled: bool = False
     """Whether to cache also answers with neither a temperature of 0 nor a seed."""
 
@@ -66,6 +66,7 @@ class RepeatableCall:
     conductor: str
     """The conductor's name, or the workflow if the request contains one."""
     guardrails: tuple[str, ...] = ()
+    """The names of the guardrails, and the plan rules."""
 
     def digest(self, core: Question | None = None) -> bytes:
         """Return a SHA-256 digest, equal for calls that may share an answer.

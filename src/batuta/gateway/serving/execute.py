@@ -546,7 +546,7 @@ class RunService:
         """
         if run.outcome is Outcome.CANCELLED and prepared.will_resume():
             return  # the run is not over: its job keeps the finished steps
-        self._count_run(prepared, run)
+        self._report_run(prepared, run)
         caller = prepared.caller
         with anyio.CancelScope(shield=True):
             if run.outcome is Outcome.WAITING:
@@ -599,7 +599,7 @@ class RunService:
         rules = self._catalogue.session_rules
         return self._sessions.estimate_alone(session, run, call.question, prepared.pool, rules)
 
-    def _count_run(self, prepared: PreparedCall, run: Run) -> None:
+    def _report_run(self, prepared: PreparedCall, run: Run) -> None:
         """Report the run to exploration, metrics, spans and the memories of conversations."""
         tenant = prepared.caller.tenant
         if prepared.chosen is not None:

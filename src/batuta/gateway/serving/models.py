@@ -67,7 +67,7 @@ class ServedModel:
     solver: Solver | None = None
     """A method that chooses among replies, instead of a conductor."""
     calls: int | None = None
-    """Number of worker calls that the loaded method needs; None: unknown, or there is no method."""
+    """Maximum number of worker calls of the loaded method; None: no fixed number, or no method."""
     max_rounds: int = 1
     """Maximum number of rounds that a caller may request; `limits.rounds` is the default."""
     embeds: bool = False
@@ -118,7 +118,7 @@ class ServedModel:
             alias: the alias under which it is listed, if any.
         """
         name = alias or self.name
-        known = {
+        entry = {
             "id": name,
             "object": "model",
             "type": "model",
@@ -128,7 +128,7 @@ class ServedModel:
             "owned_by": "batuta",
             "description": self.description,
         }
-        return known if name == self.name else {**known, "alias_of": self.name}
+        return entry if name == self.name else {**entry, "alias_of": self.name}
 
 
 def served_models(
