@@ -119,7 +119,7 @@ MAX_VALUES = 100_000
 """Maximum number of JSON values of a body: enough for a session of 5,000 actions in every dialect.
 A picture is one value."""
 MAX_ENTRIES = MAX_VALUES
-"""Maximum number of entries of an array that only the limit on a body's values bounds."""
+"""Maximum number of entries of an array without a lower limit of its own."""
 _MAX_SHOWN_KEY = 64
 """Maximum number of characters of a key that an error quotes."""
 _ODD_COLONS = (re.compile(rb'"[ \t\r\n]+:'), re.compile(rb"\\u00(?:22|3[aA])"))

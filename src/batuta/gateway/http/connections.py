@@ -2,8 +2,9 @@
 
 A connection on which the server waits for a request, or for the rest of one, uses a file
 descriptor and does no work. When the server or one address has reached its limit of connections,
-the connection that has waited longest is evicted for the new one; those in the middle of a body
-come last. A connection whose request was received completely is not evicted until it is answered.
+the connection that has waited longest is evicted for the new one; connections in the middle of a
+body are evicted last. A connection whose request was received completely is not evicted until the
+request is answered and the answer is sent.
 
 A response is written in pieces: its headers, its body, several chunks of a stream. Each piece
 would be a system call and a packet, so all writes of one event-loop iteration are sent together.
@@ -273,7 +274,7 @@ class GuardedProtocol(HttpToolsProtocol):
         """Bytes to be parsed after `_parsed`."""
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Keep what is to be parsed after a request that offers to change the protocol.
+        """Keep the bytes to parse after a request that offers to change the protocol.
 
         The parser takes such a request for one without a body, and its body for another request.
         So a request with a body is parsed again without the offer, which the server ignores.

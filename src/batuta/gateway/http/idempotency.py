@@ -51,10 +51,10 @@ _LOST = (
 
 @final
 class IdempotencyMiddleware:
-    """Stores complete, successful answers of up to 4 MiB for a day; after others, frees the key.
+    """Stores complete, successful answers of up to 4 MiB for a day; frees other requests' keys.
 
-    Of a request with `store: false`, only the fact that it was answered is stored. Of a background
-    response, an incomplete stream is stored too: its job goes on, and must not be started twice.
+    For a request with `store: false`, only the fact that it was answered is stored. An incomplete
+    stream of a background response is stored too: its job continues and must not start twice.
     """
 
     def __init__(self, app: ASGIApp, store: Store, *, claim_seconds: float = CLAIM_SECONDS) -> None:
@@ -107,7 +107,7 @@ class IdempotencyMiddleware:
     async def _claim(
         self, claims: IdempotencyStore, tenant: str, key: str, digest: bytes, *, claim: str
     ) -> EarlierRequest | None:
-        """Claim the key, unless there is an earlier request with the key, which is returned.
+        """Claim the key and return None, or return the earlier request with the key.
 
         A claim that could not be released in an outage of the database is released first.
 

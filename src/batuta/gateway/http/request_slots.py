@@ -1,4 +1,4 @@
-"""Concurrency slots of requests, pacing of their start, and a limit on the memory of their bodies.
+"""Concurrency slots of requests, pacing of their start, and a limit on the memory that they hold.
 
 A bounded number of requests that call models run concurrently. Further ones wait in a bounded
 queue; if the queue is full, a request is refused. Requests that arrive together are started a few

@@ -215,7 +215,7 @@ def body_schema(
 
 
 def _values_around(forced: Mapping[str, str], path: str) -> dict[str, str]:
-    """Return the forced values of the objects around the path, by which the parser reaches it."""
+    """Return the forced values in the objects around the path, needed for reaching it."""
     holder = path.rpartition(".")[0]
     parents = ((name, name.rpartition(".")[0]) for name in forced)
     return {name: forced[name] for name, parent in parents if holder.startswith(parent)}

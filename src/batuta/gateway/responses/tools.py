@@ -75,7 +75,7 @@ def named_functions(tools: Iterable[Fields]) -> Iterator[tuple[str | None, Field
 
 
 def own_names(tools: Iterable[Json]) -> dict[str, Json]:
-    """Return the fields `name` and `namespace` of namespaced functions, by the workers' names."""
+    """Return the fields `name` and `namespace` of namespaced functions, by their `flat_name`."""
     return {
         flat_name(tool["name"], function["name"]): {
             "name": function["name"],
@@ -89,7 +89,7 @@ def own_names(tools: Iterable[Json]) -> dict[str, Json]:
 
 
 def custom_names(tools: Iterable[Json]) -> frozenset[str]:
-    """Return the workers' names of the custom tools."""
+    """Return the names under which workers get the custom tools."""
     names: set[str] = set()
     for tool in tools:
         inner = tool.get("tools") or () if tool["type"] == NAMESPACE else ()
