@@ -201,7 +201,6 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses, Sh
 def _list_page_routes(
     state: ServerState, *, delivery: AnswerDelivery, deletions: Deletions, drift: DriftMonitor
 ) -> list[BaseRoute]:
-    """List the routes of the web page."""
     return page_routes(
         state.catalogue,
         state.store,
@@ -229,7 +228,6 @@ def _open_app(
 def _request_layer(
     state: ServerState, metrics: Metrics, routes: Sequence[BaseRoute]
 ) -> Callable[[ASGIApp], ASGIApp]:
-    """Return the middleware around all routes."""
     return partial(
         RequestMiddleware,
         metrics=metrics,

@@ -279,7 +279,6 @@ class Authenticator:
             await self._store.database.run_write(lambda conn: remember_deleted(conn, [name]))
 
     async def _is_closed(self, text: str) -> bool:
-        """Return True if the session was closed by signing out."""
         if self._store is None:
             return False
         name = _session_name(text)

@@ -198,7 +198,6 @@ class _LastMinute:
             self.total -= self.taken.popleft().amount
 
     def append(self, taken: Taken) -> None:
-        """Count the amount."""
         self.taken.append(taken)
         self.total += taken.amount
 

@@ -271,7 +271,6 @@ def _parse_tool_call(call: Fields) -> ToolCall:
 
 
 def _tool_text(message: Fields) -> str:
-    """Return the text of a tool message; empty if it has no content."""
     if message.get("content") in (None, []):
         return ""
     parts = _parse_parts(message, attachments=False)

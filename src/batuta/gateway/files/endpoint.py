@@ -269,7 +269,6 @@ def _is_anthropic(request: Request) -> bool:
 
 
 def _file_object(file: StoredFile, request: Request) -> Json:
-    """Return the file as an object of the client's dialect."""
     if _is_anthropic(request):
         return {
             "id": file.id,

@@ -114,7 +114,6 @@ def parse_question(body: Fields) -> Question:
 
 
 def _parse_tools(body: Fields) -> tuple[Tool, ...]:
-    """Return the client's own tools, without the tools that run on the server."""
     entries = body.objects("tools", MAX_ENTRIES) or ()
     tools = tuple(
         _parse_tool(entry) for entry in entries if entry.text("type") in _CLIENT_TOOL_TYPES

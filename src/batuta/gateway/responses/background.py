@@ -254,7 +254,6 @@ class BackgroundResponses:
         return await self._find_status(row.id, row.tenant) is not None
 
     async def _find_status(self, job_id: str, tenant: str) -> JobStatus | None:
-        """Return the job's status; None if the job does not exist."""
         return None if self._jobs is None else await self._jobs.status(job_id, tenant)
 
     async def events(self, name: str, caller: Caller, after: int) -> AsyncIterator[Json]:

@@ -122,7 +122,6 @@ def _split_attachments(message: Message) -> tuple[Message, list[Part]]:
 
 
 def _join_assistant_messages(messages: list[Message]) -> Iterator[Message]:
-    """Yield the messages, with adjacent assistant messages joined."""
     for role, group in groupby(messages, lambda message: message.role):
         if role is Role.ASSISTANT:
             yield _join_messages(list(group))

@@ -93,7 +93,6 @@ def _passage_object(page: Citation) -> Json:
 
 
 def _program_outputs(call: ServerCall) -> list[Json]:
-    """Return a program's printed output and its images."""
     printed = "\n".join(filter(None, (call.output.rstrip("\n"), call.failure)))
     logs = [{"type": "logs", "logs": printed}] if printed else []
     return [*logs, *({"type": "image", "url": url} for url in call.pictures)]

@@ -198,7 +198,6 @@ async def events_of(row: StoredResponse) -> list[bytes] | None:
 
 
 async def _decode_part(part: bytes) -> Any:
-    """Decode a stored part; a large part is decoded in a thread."""
     return orjson.loads(part) if len(part) <= _SMALL_PART else await run_sync(orjson.loads, part)
 
 

@@ -129,7 +129,6 @@ def parse_functions(body: Fields, found: Iterable[Fields] = ()) -> tuple[Tool, .
 
 
 def _parse_called(tools: Iterable[Fields]) -> Iterator[Tool]:
-    """Yield the tools that workers can call."""
     for namespace, entry in named_functions(tools):
         kind = entry.text("type")
         if kind in _CALLED:

@@ -136,7 +136,6 @@ def _refusal_error(run: Run) -> APIError:
 
 
 def _wrong_reply_error(run: Run) -> APIError:
-    """Return the error for a reply without the required tool call or in the wrong format."""
     if run.error_code == "no_tool_call":
         return APIError(502, "no_tool_call", f"{_error_sentence(run)}.")
     return APIError(502, "wrong_form", f"{_error_sentence(run)}: {_provider_message(run)}")

@@ -466,7 +466,6 @@ class RunService:
         return SessionFunds(self._session_memory, session, budget)
 
     def _run_settings(self, prepared: PreparedCall) -> RunSettings:
-        """Return the settings of the call's run."""
         return RunSettings(
             fallback=prepared.served_model.fallback,
             timeouts=self._catalogue.timeout_policy,
