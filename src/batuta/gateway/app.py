@@ -83,7 +83,7 @@ class ServerState:
     authenticator: Authenticator = field(default_factory=Authenticator)
     """Identifies callers; by default every caller is the local tenant."""
     rate_limiter: RateLimiter = field(default_factory=LocalRateLimiter)
-    """Counts requests, tokens, concurrent requests and bytes read, per key."""
+    """Counts requests, tokens and concurrent requests per key, and bytes read per caller."""
     limiter: ConcurrencyLimiter = field(default_factory=ConcurrencyLimiter)
     """Limits the concurrent requests that call models, and queues further ones."""
     stream_timeouts: StreamTimeouts = field(default_factory=StreamTimeouts)

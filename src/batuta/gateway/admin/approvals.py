@@ -36,7 +36,7 @@ WEBHOOK_PATH = "/webhooks/approvals"
 
 @final
 class ApprovalRoutes:
-    """Lists and decides the waiting plans over HTTP."""
+    """Lists and decides the waiting plans over HTTP; raises `APIError` if the server keeps none."""
 
     def __init__(self, store: Store | None, catalogue: Catalogue) -> None:
         self._optional_store = store
@@ -67,8 +67,7 @@ class ApprovalRoutes:
         the reason for an approval or refusal, and `steps` are the edited steps.
 
         Raises:
-            APIError: the server keeps no plans, the body is invalid or has an unknown field, or as
-                for `PlanVerdict.give`.
+            APIError: the body is invalid or has an unknown field, or as for `PlanVerdict.give`.
         """
         body = await read_fields(request.scope, request.receive)
         body.check_names({"digest", "decision", "reason", "steps"})
@@ -89,8 +88,8 @@ class ApprovalRoutes:
         The body has the fields `id`, `digest`, `decision` and perhaps `reason`.
 
         Raises:
-            APIError: the server has no webhook or keeps no plans, the signature or the body is
-                invalid, or as for `PlanVerdict.give`.
+            APIError: the server has no webhook, the signature or the body is invalid, or as for
+                `PlanVerdict.give`.
         """
         missing = "This server has no webhook for approvals."
         webhook = require_part(self._catalogue.approval_webhook, missing)

@@ -42,7 +42,8 @@ class AdminRoutes:
     """The commands of `batuta keys` and the audit trail over HTTP.
 
     A key that is revoked here is refused immediately by this process, and within `CACHE_SECONDS`
-    by other replicas.
+    by other replicas. Each route raises `APIError` if its request is invalid, what it names does
+    not exist, or the server has no store.
     """
 
     def __init__(

@@ -27,7 +27,11 @@ _MAX_COMMENT = 10_000
 
 @final
 class RunRoutes:
-    """Lists, reads, judges and deletes the stored runs."""
+    """Lists, sums, reads, judges and deletes the stored runs.
+
+    Each route raises `APIError` if its request is invalid, its run does not exist, or the server
+    has no store.
+    """
 
     def __init__(self, store: Store | None, deletions: Deletions) -> None:
         self._optional_store = store

@@ -161,7 +161,7 @@ class ChatStreamRenderer:
             "model": prepared.call.model,
         }
         self._heads: dict[int, bytes] = {}
-        """The encoded beginning of the chunks, by choice; none for a choice without a chunk yet."""
+        """The encoded beginning of the chunks, by choice; choices but 0 get it at their first."""
         self._head = self._head_of(0)
         self._tail = b',"logprobs":null,"finish_reason":null}]}\n\n'
         self._texts: dict[int, list[str]] = {}
