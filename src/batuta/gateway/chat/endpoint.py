@@ -161,7 +161,7 @@ class ChatStreamRenderer:
             "model": prepared.call.model,
         }
         self._heads: dict[int, bytes] = {}
-        """The encoded beginning of the chunks, by choice; choices but 0 get it at their first."""
+        """The encoded beginning of the chunks, by choice; added before a choice's first chunk."""
         self._head = self._head_of(0)
         self._tail = b',"logprobs":null,"finish_reason":null}]}\n\n'
         self._texts: dict[int, list[str]] = {}

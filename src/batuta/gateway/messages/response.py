@@ -361,7 +361,6 @@ class MessageEventWriter(AnswerEvents):
         ]
 
     def _cite(self, index: int) -> Events:
-        """Return the events of the citations in the open text block."""
         if not self._server_calls:
             return []
         text, self._block_text = "".join(self._block_text), []

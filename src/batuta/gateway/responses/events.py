@@ -418,7 +418,6 @@ class ResponseEventWriter(AnswerEvents):
         return events
 
     def _whole_input(self, tool: _OpenToolCall, text: str) -> Events:
-        """Return the events of the complete input of a custom tool call."""
         tool.item[CUSTOM_INPUT] = text
         kind = "response.custom_tool_call_input"
         return [

@@ -320,7 +320,6 @@ class AdmissionController:
             await self._rate_limiter.concurrency.leave(key, admission.run_id)
 
     async def _take_rates(self, caller: Caller, key: str, expected: int) -> list[RateWindow]:
-        """Take the request and its expected tokens from the key's rates."""
         policy, windows = caller.permissions, list[RateWindow]()
         if policy.rpm is not None:
             windows.append(await self._rate_limiter.take(REQUESTS, key, policy.rpm))

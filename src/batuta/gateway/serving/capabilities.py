@@ -146,7 +146,6 @@ async def check_chosen_answer(run: Run, guardrails: Guardrails) -> Run:
 def _unrecorded_acts(
     run: Run, acts: tuple[GuardrailTriggered, ...]
 ) -> tuple[GuardrailTriggered, ...]:
-    """Return the actions that the run has not recorded for an answer."""
     answer = f"{GuardrailStage.OUTPUT}:"
     recorded = {(act.policy, act.action) for act in run.guards if act.where.startswith(answer)}
     return tuple(act for act in acts if (act.policy, act.action) not in recorded)

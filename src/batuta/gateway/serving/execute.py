@@ -399,7 +399,6 @@ class RunService:
         raise work.refusal or internal_error()
 
     async def _execute(self, prepared: PreparedCall, emit: EventHandler | None) -> Run:
-        """Execute and store the run without watching the caller's key."""
         if prepared.earlier is not None:
             return await self._repeat_answer(prepared, prepared.earlier, emit)
         recorder = Recorder()
