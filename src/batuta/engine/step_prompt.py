@@ -122,7 +122,7 @@ def _answer_request(
 
 
 def whole_question_request(context: RunContext, number: int, worker: Worker) -> Request:
-    """Return the worker's request for the whole question, as if the worker were asked alone.
+    """Return the worker's request for the whole question in round `number`, as if asked alone.
 
     The worker sees the conversation as the client sent it, with the calls and results of every
     step.

@@ -1,6 +1,7 @@
 """Finds the caller of a request, and the caller's permissions, from a key, a token or a session.
 
-Also records in the audit trail when an administrator reads a run, or anybody exports one.
+A user of an identity provider has an entry among the keys. This module also records in the audit
+trail when an administrator reads a run, or anybody exports one.
 """
 
 from __future__ import annotations

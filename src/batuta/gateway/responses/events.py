@@ -348,7 +348,7 @@ class ResponseEventWriter(AnswerEvents):
         name = item_id(kind, self.base["id"], index)
         self._open = {"id": name, "status": "in_progress", **fields}
         self.output.append(self._open)
-        # Copied, because the item is filled before the client may have received this event.
+        # Copied: the item is filled later, perhaps before this event is sent.
         added = deepcopy(self._open)
         return self._event("response.output_item.added", output_index=index, item=added)
 

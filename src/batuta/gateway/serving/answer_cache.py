@@ -239,9 +239,9 @@ class RepeatedAnswers:
         return run
 
     def _comparable(self, call: RepeatableCall) -> tuple[Question, str] | None:
-        """Return the question with only its core, and its text; None if only an equal one matches.
+        """Return `comparable_question` of the call; None if only an equal question matches.
 
-        Similar questions never match with guardrails, which may react to single words, and with a
+        Similar questions never match with guardrails, which may react to single words, or with a
         temperature above 0, by which the caller requests variety.
         """
         if self._similar is None or call.guardrails or call.question.sampling.temperature:

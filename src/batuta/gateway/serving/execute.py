@@ -191,7 +191,7 @@ class RunService:
             StoreError: the database fails, and the call needs it.
         """
         call = await self._complete_call(call, caller)
-        # Nothing is awaited from here to `prepare`: a reload would unload the method again.
+        # No await between these two: a reload of the settings would unload the method again.
         await load_served_model(self._catalogue, call.model)
         prepared_call = self._preparer.prepare(call, caller, run_id or new_run_id())
         kind = prepared_call.auxiliary
@@ -525,7 +525,7 @@ class RunService:
         self, prepared: PreparedCall, earlier: Run, emit: EventHandler | None
     ) -> Run:
         """Return a new run with the cached answer, without calling a worker."""
-        # A similar question has other words; an equal one is stored as guardrails have changed it.
+        # An equal question is taken from the earlier run, in which guardrails may have changed it.
         is_similar = prepared.cache_result == "similar"
         question = prepared.call.question if is_similar else earlier.header.question
         run = repeated_run(earlier, prepared.run_id, question)
