@@ -221,7 +221,7 @@ def substitute_workers(
     """Return the workers that can replace `worker_id` in step `index`, best first, at most 2.
 
     An image model is replaced by other image models, in pool order. The workers can see the
-    attachments and call the tools, unless no other can. With each, the workflow keeps the rules.
+    attachments and call the tools, unless no other can. The workflow keeps its rules with each.
     """
     others = [worker for worker in _find_candidates(context, worker_id) if worker.id != worker_id]
     able = able_workers(context.question, others)
@@ -337,7 +337,7 @@ def give_sight(workflow: Workflow, question: Question, pool: Pool) -> Workflow:
 
 
 def _is_informed(step: Step, informed: set[int]) -> bool:
-    """Return True if the step reads one of `informed`, or reads or continues the last round."""
+    """Return True if the step reads one of `informed`, or reads or continues the previous round."""
     return step.previous or step.continues or not informed.isdisjoint(step.access)
 
 

@@ -49,7 +49,7 @@ class RunRoutes:
         ]
 
     async def list_runs(self, request: Request) -> Response:
-        """Return a page of the runs that match the query's filter, as far as they were searched."""
+        """Return a page of the runs that match the query's filter, searched up to `searched_to`."""
         query = request.query_params
         run_filter = _read_filter(request, "limit", "after")
         limit = parse_limit(query, _DEFAULT_PAGE)
@@ -205,7 +205,7 @@ def totals_entry(totals: RunTotals) -> dict[str, Any]:
 def _read_filter(
     request: Request, *besides: str, names: Collection[str] = RUN_PARAMETERS
 ) -> RunFilter:
-    """Read the filter from the query; callers other than the admin find their tenant's runs.
+    """Read the filter from the query; only the admin finds the runs of other tenants.
 
     Args:
         request: the request.

@@ -132,7 +132,7 @@ class ConnectionTable:
         self._deadlines.pop((connection, wait), None)
 
     def close_overdue(self) -> None:
-        """Close the connections past a deadline; drop that of a `LEFTOVER` which has been read."""
+        """Close connections past a deadline; drop a `LEFTOVER` deadline if the client has read."""
         now = monotonic()
         for connection, wait in [key for key, at in self._deadlines.items() if at <= now]:
             if wait is Wait.LEFTOVER and connection.is_drained:

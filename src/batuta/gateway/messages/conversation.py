@@ -141,7 +141,7 @@ def _parse_search_result(block: Fields) -> Text:
 
 
 def _parse_server_call(block: Fields) -> Text:
-    """Return an MCP call that the provider made, as text: it cannot be answered as a tool call."""
+    """Return an MCP call that the provider made, as text: it is no call of an offered tool."""
     tool = f"{block.text('server_name') or 'mcp'}/{block.need_text('name')}"
     return Text(f"Called {tool} with {_input_text(block)}.\n")
 

@@ -41,7 +41,7 @@ _USED_FIELDS = {
     "cache_control", ORCHESTRATION_FIELD,
 }  # fmt: skip
 _ACCEPTED_FIELDS = {"metadata", "service_tier"}
-"""Fields that are validated and do not change the answer; `metadata` can name user and session."""
+"""Fields that are validated and do not change the answer; `metadata` may name user and session."""
 _KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | REFUSED_FIELDS.keys()
 
 
