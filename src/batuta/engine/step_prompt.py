@@ -124,8 +124,8 @@ def _answer_request(
 def whole_question_request(context: RunContext, number: int, worker: Worker) -> Request:
     """Return the worker's request for the whole question in round `number`, as if asked alone.
 
-    The worker sees the conversation as the client sent it, with the calls and results of every
-    step.
+    The worker sees the conversation as the client sent it, with the tool calls and results of
+    every step.
     """
     question = context.question
     flow = Workflow((Step(subtask="", worker=worker.id),))
@@ -238,10 +238,7 @@ def substitute_workers(
 
 
 def _find_candidates(context: RunContext, worker_id: str) -> tuple[Worker, ...]:
-    """Return the candidates to replace a worker.
-
-    For an image model they are the image models, in pool order; else the ranked workers.
-    """
+    """Return the image models, in pool order, for an image model; else the ranked workers."""
     pool = context.pool
     if worker_id in pool and IMAGE in pool[worker_id].tags:
         return tuple(worker for worker in pool if IMAGE in worker.tags)
@@ -308,10 +305,11 @@ def _seen_part(part: Part, lacked: frozenset[str]) -> Part:
 
 
 def give_sight(workflow: Workflow, question: Question, pool: Pool) -> Workflow:
-    """Return the workflow in which each model sees the attachments or reads a step that does.
+    """Return the workflow, changed so that each step with a model knows the attachments.
 
-    A step whose model cannot see them, and that reads no step which does, also reads the earlier
-    steps that see them. If there are none, the step is given to the best of `able_workers`.
+    A step knows them if its model sees them, or if it reads a step that knows them or the previous
+    round. Any other step also reads the earlier steps that see them; if there are none, it is given
+    to the best of `able_workers`.
     """
     if not question.needed_tags:
         return workflow

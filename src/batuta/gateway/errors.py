@@ -186,7 +186,7 @@ def log_exception(error: Exception) -> None:
         frames = traceback.extract_tb(inner.__traceback__)
         where = " > ".join(f"{frame.name} ({frame.filename}:{frame.lineno})" for frame in frames)
         stacks.append(f"{type(inner).__name__} in {where}")
-    logger.error("a request failed: %s", "; ".join(stacks))
+    logger.error("internal failure: %s", "; ".join(stacks))
 
 
 def leaf_exceptions(error: BaseException) -> list[BaseException]:

@@ -349,6 +349,8 @@ def _import_keys(document: Any) -> Any:
     """Return the signing keys of the provider's document, without keys that cannot be used.
 
     Raises:
+        KeyError: the document has no keys.
+        TypeError: the document or its list of keys has another type.
         ValueError: no key can be used.
     """
     jwk: Any = importlib.import_module("joserfc.jwk")

@@ -36,7 +36,11 @@ WEBHOOK_PATH = "/webhooks/approvals"
 
 @final
 class ApprovalRoutes:
-    """Lists and decides the waiting plans over HTTP; raises `APIError` if the server keeps none."""
+    """Lists and decides the waiting plans over HTTP.
+
+    Each route raises `APIError` if the server keeps no plans, and `StoreError` if the database
+    fails.
+    """
 
     def __init__(self, store: Store | None, catalogue: Catalogue) -> None:
         self._optional_store = store
@@ -134,6 +138,7 @@ class PlanVerdict:
 
         Raises:
             APIError: the decision is invalid, or no such plan waits, or the plan has changed.
+            StoreError: the database fails.
         """
         if self.decision not in {"approve", "refuse", "edit"}:
             message = "'decision' must be 'approve', 'refuse' or 'edit'."

@@ -1,4 +1,4 @@
-"""/v1/admin: keys, tenants, spending and the audit trail, for callers with the role `ADMIN`."""
+"""/v1/admin: keys, tenants, spending, activity and the audit trail, for administrators."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _Found = TypeVar("_Found")
 
 @final
 class AdminRoutes:
-    """The commands of `batuta keys` and the audit trail over HTTP.
+    """Keys, tenants, spending, activity, refusals and the audit trail over HTTP.
 
     A key that is revoked here is refused immediately by this process, and within `CACHE_SECONDS`
     by other replicas. Each route raises `APIError` if its request is invalid, what it names does
-    not exist, or the server has no store.
+    not exist or was revoked, or the server has no store; and `StoreError` if the database fails.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ class RunRoutes:
     """Lists, sums, reads, judges and deletes the stored runs.
 
     Each route raises `APIError` if its request is invalid, its run does not exist, or the server
-    has no store.
+    has no store; and `StoreError` if the database fails.
     """
 
     def __init__(self, store: Store | None, deletions: Deletions) -> None:
@@ -49,7 +49,7 @@ class RunRoutes:
         ]
 
     async def list_runs(self, request: Request) -> Response:
-        """Return a page of the runs that match the query's filter, searched up to `searched_to`."""
+        """Return a page of the runs that match the query's filter, in the form of `RunPage`."""
         query = request.query_params
         run_filter = _read_filter(request, "limit", "after")
         limit = parse_limit(query, _DEFAULT_PAGE)
@@ -68,7 +68,7 @@ class RunRoutes:
         )
 
     async def sum_runs(self, request: Request) -> Response:
-        """Return the totals of the runs that match the query's filter, back to `searched_to`."""
+        """Return the totals of the runs that match the query's filter; see `RunTotals`."""
         totals = await self._store.totals(_read_filter(request))
         return json_response(totals_entry(totals))
 

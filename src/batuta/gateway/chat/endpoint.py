@@ -191,7 +191,7 @@ class ChatStreamRenderer:
     async def finish(self, run: Run, reply: Reply) -> None:
         """Send what was not streamed and end the stream.
 
-        The end is the finish reasons, the last with the field `orchestration`, then the usage if
+        The end is the finish reasons, the last with `orchestration_field`, then the usage if
         requested, then `[DONE]`.
         """
         for number, choice in enumerate(reply.choices):
@@ -335,6 +335,7 @@ class CompletionEndpoint:
 
         Raises:
             APIError: the request fails before the response has started.
+            StoreError: the database fails before the response has started.
             ClientGone: the client has disconnected before the body was read.
         """
         body = await self._read(scope, receive)

@@ -122,6 +122,7 @@ class EmbeddingsEndpoint:
 
         Raises:
             APIError: the request is invalid or refused, or its run has no answer.
+            StoreError: the database fails before the call is run.
             ClientGone: the client has disconnected before the body was read.
         """
         body = await read_fields(scope, receive)

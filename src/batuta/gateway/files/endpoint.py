@@ -57,8 +57,8 @@ _MIN_LIFE, _MAX_LIFE = 3600, 30 * 86_400
 class FileRoutes:
     """Serves the files of the caller's tenant.
 
-    Every route raises APIError if the server keeps no files, or if the caller is the admin, who
-    has none.
+    Every route raises `APIError` if the server keeps no files, or if the caller is the admin, who
+    has none; and `StoreError` if the database fails.
     """
 
     def __init__(self, files: UploadedFiles) -> None:

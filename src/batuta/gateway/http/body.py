@@ -135,6 +135,7 @@ def encode_json(value: Any) -> bytes:
 
     Raises:
         TypeError: the value cannot be written as JSON.
+        RecursionError: the value is nested too deeply.
     """
     try:
         return orjson.dumps(value)

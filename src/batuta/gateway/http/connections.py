@@ -70,7 +70,7 @@ class ConnectionTable:
         """Start with no connections.
 
         Args:
-            limits: the limits; the total is lowered to the files that the process may open.
+            limits: the limits; None: the defaults. The process may lower the total.
         """
         self.limits = limits or ConnectionLimits()
         self.total = openable_connection_count(self.limits.total)

@@ -51,7 +51,7 @@ _LOST = (
 
 @final
 class IdempotencyMiddleware:
-    """Stores complete, successful answers of up to 4 MiB for a day; frees other requests' keys.
+    """Stores complete, successful answers of up to 4 MiB for a day; else frees the request's key.
 
     For a request with `store: false`, only the fact that it was answered is stored. An incomplete
     stream of a background response is stored too: its job continues and must not start twice.

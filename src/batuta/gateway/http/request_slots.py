@@ -257,7 +257,7 @@ class ConcurrencyLimiter:
         """Return a context manager that holds a slot for the tenant.
 
         Raises:
-            APIError: on entry: as `acquire`.
+            APIError: when the block is entered, for the reasons of `acquire`.
         """
         return Slot(self, tenant)
 

@@ -40,6 +40,7 @@ class MessagesEndpoint:
 
         Raises:
             APIError: the request fails before the response has started.
+            StoreError: the database fails before the response has started.
             ClientGone: the client has disconnected before the body was read.
         """
         body = await self._read(scope, receive)
@@ -83,6 +84,7 @@ class TokenCounter:
         Raises:
             APIError: the body is malformed or refused, one of its files cannot be read, or the
                 model is not served.
+            StoreError: the database fails, and the body names an uploaded file.
             ClientGone: the client has disconnected before the body was read.
         """
         body = await self._read(request.scope, request.receive)

@@ -46,7 +46,7 @@ class Operation:
     public: bool = False
     """Whether the operation never needs a key."""
     query: Mapping[str, Json] = field(default_factory=dict[str, Json])
-    """The schemas of query parameters, by name; not of all parameters of every list."""
+    """The schemas of query parameters, by name; some lists accept further parameters."""
 
 
 _TEXT: Json = {"type": "string"}

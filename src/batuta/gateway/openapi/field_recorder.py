@@ -31,7 +31,7 @@ class _ObjectNotes:
         self.objects: dict[str, _ObjectNotes] = {}
         """Nested objects by field name; for an array of objects, its items."""
         self.required: set[str] | None = None
-        """The fields that every completed run required; None before the first such run."""
+        """The fields required by every completed run that read the object; None: by no run yet."""
         self.open_names: set[str] = set()
         """Fields that were read without a type."""
 

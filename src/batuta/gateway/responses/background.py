@@ -131,6 +131,7 @@ class BackgroundResponses:
         Raises:
             APIError: the call cannot run, this server stores no responses or runs no jobs, or the
                 queue is full.
+            StoreError: the database fails.
         """
         if self._responses.responses is None or self._jobs is None:
             raise unsupported_parameter("background", "this server keeps no responses.")

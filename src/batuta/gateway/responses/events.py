@@ -67,7 +67,7 @@ class _OpenToolCall:
 
     @property
     def is_streamed(self) -> bool:
-        """Return True if its arguments are sent in fragments, and False if they are sent whole."""
+        """True if its arguments are sent in fragments, False if they are sent whole."""
         return self.item["type"] == _FUNCTION
 
 

@@ -39,7 +39,7 @@ _CALLS = frozenset({"function_call", "custom_tool_call", "tool_search_call"})
 _RESULTS = frozenset({"function_call_output", "custom_tool_call_output", "tool_search_output"})
 _SEARCHES = frozenset({"tool_search_call", "tool_search_output"})
 _UNSUPPORTED_PARTS = {"file", "computer_screenshot"}
-"""Content types of the API that are not passed to any worker."""
+"""Content types of the API that are refused."""
 SKIPPED_ITEMS = frozenset(
     {
         "additional_tools",

@@ -32,9 +32,11 @@ Json = dict[str, Any]
 MAX_THREAD = 500
 """Maximum number of responses in a conversation that is continued."""
 MAX_HISTORY_BYTES = MAX_BODY
-"""Maximum number of bytes of the earlier responses that one request reads."""
+"""Maximum number of bytes of the earlier responses that one request reads. The response whose
+container is used again has a limit of its own, of the same size."""
 MAX_HISTORY_VALUES = 240_000
-"""Maximum number of JSON values in the earlier responses that one request reads."""
+"""Maximum number of JSON values in a conversation that is continued. The responses of referenced
+items, and that of a container, each have a limit of the same size."""
 _EVENTS_FACTOR = 20
 """Roughly the highest ratio of the size of events to their compressed size."""
 _SMALL_PART = 64 * 1024
@@ -193,7 +195,7 @@ async def inputs_of(row: StoredResponse) -> list[Json]:
 
 
 async def events_of(row: StoredResponse) -> list[bytes] | None:
-    """Return the events as they were streamed; None if the response was not streamed."""
+    """Return the events as they were streamed; None if none were stored or loaded."""
     return None if row.events is None else await run_sync(_decompress_events, row.events)
 
 

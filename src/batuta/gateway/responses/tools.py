@@ -116,8 +116,7 @@ def parse_functions(body: Fields, found: Iterable[Fields] = ()) -> tuple[Tool, .
 
     Args:
         body: the request.
-        found: tools that the client's searches found; a tool of the same name in `tools` is used
-            instead.
+        found: tools that searches found; a tool of the same name in `tools` is used instead.
 
     Raises:
         APIError: a tool is malformed, or two in `tools` have the same name.
@@ -144,7 +143,7 @@ def _is_own_search(entry: Fields) -> bool:
 
 
 def found_tools(items: Iterable[Fields]) -> list[Fields]:
-    """Return the tools that the client's searches have found.
+    """Return the tools that searches, of the client or of a provider, have found.
 
     Raises:
         APIError: a result is malformed.

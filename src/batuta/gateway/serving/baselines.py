@@ -77,7 +77,7 @@ def baseline_models(
 
     Args:
         pool: the workers.
-        limits: the limits of a run; once loaded, a method replaces the steps by those it needs.
+        limits: the limits of a run; a fixed number of calls of a loaded method replaces the steps.
         learned: the methods that learn from outcomes; None: none of them is served.
     """
     fixed = {name: partial(_open_fixed, name) for name in plugin_names("baseline")}

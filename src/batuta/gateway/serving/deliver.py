@@ -1,7 +1,7 @@
 """Runs a prepared call for its client, whole or streamed, and describes how it was answered.
 
-A request is cancelled when its client disconnects or reads too slowly, when a person stops it on
-the page, when its key becomes invalid, and when the server stops.
+A request is cancelled when its client disconnects or reads a stream too slowly, when a person stops
+it on the page, when its key becomes invalid, and when the server stops.
 """
 
 from __future__ import annotations

@@ -180,8 +180,8 @@ class RunService:
         Args:
             call: the call.
             caller: the caller.
-            run_id: the run's id, given by a job, whose call is neither cached nor explored; None: a
-                new id.
+            run_id: the run's id if a job runs the call, which is then neither cached nor explored;
+                None: a new id.
             in_background: whether a job runs the call; `KeyLimitGate` then counts the job instead.
             already_counted: whether the rate limits counted the call when it was submitted.
             durable: whether another process resumes the run if this one dies.
@@ -479,7 +479,11 @@ class RunService:
         )
 
     async def flush_runs(self) -> None:
-        """Wait until every finished run is in the database with its cost."""
+        """Wait until every finished run is in the database with its cost.
+
+        Raises:
+            StoreError: the database fails.
+        """
         if self._store is not None:
             await self._store.flush()
 

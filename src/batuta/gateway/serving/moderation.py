@@ -22,7 +22,13 @@ from batuta.gateway.access.rate_limit import (
     enter_concurrency,
     retry_headers,
 )
-from batuta.gateway.errors import APIError, invalid_type, invalid_value, model_not_found, not_found
+from batuta.gateway.errors import (
+    APIError,
+    invalid_type,
+    invalid_value,
+    model_not_found,
+    require_part,
+)
 from batuta.gateway.http.body import Fields, json_response, read_fields
 from batuta.gateway.serving.admission import check_starts_runs
 from batuta.gateway.serving.attachments import picture_url
@@ -53,9 +59,9 @@ class ModerationEndpoint:
                 limit, the body is invalid, a guardrail blocks the input, or the provider fails.
             ClientGone: the client has disconnected before the body was read.
         """
-        client, caller = self._catalogue.moderation, caller_of(request.scope)
-        if client is None:
-            raise not_found("A moderation provider ([moderation] in the settings)")
+        missing = "This server has no moderation provider: add [moderation] to its settings."
+        client = require_part(self._catalogue.moderation, missing)
+        caller = caller_of(request.scope)
         _check_permissions(caller, client, self._catalogue.plan_rules)
         async with self._count_concurrency(caller):
             await self._take_rate(caller)
