@@ -70,7 +70,7 @@ class ConnectionTable:
         """Start with no connections.
 
         Args:
-            limits: the limits; None: the defaults. The process may lower the total.
+            limits: the limits; None: the defaults. The limit of open files may lower the total.
         """
         self.limits = limits or ConnectionLimits()
         self.total = openable_connection_count(self.limits.total)

@@ -294,7 +294,7 @@ def _parse_part(part: Fields, *, attachments: bool) -> Part:
         case kind if kind in _ATTACHMENT_PARSERS and attachments:
             return _ATTACHMENT_PARSERS[kind](part)
         case kind if kind in _ATTACHMENT_PARSERS:
-            held = "an image" if kind == "input_image" else "files"
+            held = "an image" if kind == "input_image" else "files or recordings"
             raise unsupported_parameter(
                 part.path("type"), f"only a user message or a tool output may contain {held}."
             )

@@ -89,7 +89,7 @@ def _provider_wait(run: Run) -> float | None:
 
 
 def _request_error(run: Run) -> APIError | None:
-    """Return the provider's refusal of this request, with the provider's message, if any."""
+    """Return the provider's refusal of this request with its message; None if there is none."""
     if run.error_code == "bad_request":
         return APIError(400, "bad_request", f"{_error_sentence(run)}: {_provider_message(run)}")
     return None

@@ -71,7 +71,8 @@ class ModerationEndpoint:
         body = await read_fields(request.scope, request.receive)
         requested = body.text("model")
         if requested not in {None, client.worker.model}:
-            raise model_not_found(str(requested))
+            why = f"the moderation model of this server is '{client.worker.model}'"
+            raise model_not_found(str(requested), why)
         given = await self._check_policies(self._parse_input(body))
         try:
             judgement = await client.moderate(given)
