@@ -221,7 +221,7 @@ def substitute_workers(
     """Return the workers that can replace `worker_id` in step `index`, best first, at most 2.
 
     An image model is replaced by other image models, in pool order. The workers can see the
-    attachments and call the tools, unless no other can. The workflow keeps its rules with each.
+    attachments and call the tools, unless no other can. With each, the workflow keeps its rules.
     """
     others = [worker for worker in _find_candidates(context, worker_id) if worker.id != worker_id]
     able = able_workers(context.question, others)
@@ -246,7 +246,7 @@ def _find_candidates(context: RunContext, worker_id: str) -> tuple[Worker, ...]:
 
 
 def workers_before(rounds: Sequence[Round]) -> tuple[WorkerId, ...]:
-    """Return the workers of the last round with a workflow, which a step with `previous` reads."""
+    """Return the workers of the last round with a workflow, to which `previous` refers."""
     for round_ in reversed(rounds):
         if round_.workflow is not None:
             return tuple(step.worker for step in round_.steps)

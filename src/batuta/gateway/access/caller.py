@@ -199,7 +199,7 @@ class Authenticator:
 
     @property
     def is_known_to_need_key(self) -> bool:
-        """The latest result of `needs_key`; before it, whether the settings alone require a key."""
+        """The latest result of `needs_key`; at first, whether the settings alone require a key."""
         return self._needs_key
 
     async def authenticate(self, credential: str | None, session: str | None = None) -> Caller:

@@ -172,7 +172,7 @@ class RateLimiter(Protocol):
         ...
 
     async def give_back(self, taken: Taken, amount: int) -> None:
-        """Subtract the unused part, at most what is left of `taken`, as if it was never taken."""
+        """Subtract the unused part, at most what is left of `taken`, as if it were never taken."""
         ...
 
     @property

@@ -267,7 +267,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._running: RequestResponseCycle | None = None
         """The request being answered, or answered last; uvicorn's `cycle` is the last one read."""
         self._plain_head = b""
-        """The headers, without the offer, of a request that offers an upgrade; empty: no offer."""
+        """The headers, without the offer, of a request with a body and an offer to upgrade; else
+        empty."""
         self._parsed = b""
         """The bytes being parsed."""
         self._again = b""

@@ -35,8 +35,8 @@ class ConnectionLimits:
     write_s: float = 60.0
     """Seconds for which a client may leave written data unread."""
     header_bytes: int = 80 * 1024
-    """Maximum number of bytes of a request line and headers that arrive in several pieces, and of
-    trailers or chunk framing without a body between them; the app accepts 64 KiB of headers."""
+    """Maximum number of bytes of a request line and headers that arrive in several pieces (the app
+    accepts 64 KiB of headers), and of chunk framing and trailers without data between them."""
 
     def __post_init__(self) -> None:
         if self.total < 1 or (self.per_address is not None and self.per_address < 1):

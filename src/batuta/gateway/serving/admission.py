@@ -177,7 +177,7 @@ class Admission:
     expected_tokens: int = 0
     """Tokens that the key's rate limit has counted before the run; 0 without such a limit."""
     taken_tokens: Taken | None = None
-    """The tokens counted by the limiter; None: counted elsewhere, already settled, or no limit."""
+    """The tokens counted by the limiter; None: counted at submission, settled, or no limit."""
     in_concurrency: bool = False
     """True while the call counts towards its key's concurrency."""
     is_settled: bool = False

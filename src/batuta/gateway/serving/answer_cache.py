@@ -50,7 +50,7 @@ class AnswerCacheOptions:
     seconds: float = 3600.0
     """Seconds for which an answer is cached, from the end of its run."""
     sampled: bool = False
-    """Whether to cache also answers with neither a temperature of 0 nor a seed."""
+    """Whether answers sampled with neither a temperature of 0 nor a seed are cached too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,7 +123,7 @@ class ModerationEndpoint:
         return [*({"type": "text", "text": text} for text in texts), *pictures]
 
     async def _check_texts(self, texts: list[str]) -> list[str]:
-        """Return the texts of one input after the guardrails; a match across texts joins the texts.
+        """Return the texts of one input as guardrails change them; a match across texts joins them.
 
         Raises:
             APIError: a guardrail blocks the input.
