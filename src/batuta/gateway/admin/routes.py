@@ -205,7 +205,7 @@ class AdminRoutes:
         )
 
     async def activity(self, request: Request) -> Response:
-        """Return runs, durations, failures and cached tokens, grouped by the query's `by`."""
+        """Return counts, durations, failures and tokens of runs, grouped by the query's `by`."""
         query = request.query_params
         check_query(query, "by", "tenant", "since", "until")
         by = [name for name in query.get("by", "day").split(",") if name]

@@ -173,7 +173,9 @@ def _parse_tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
     if kind == "any" and not tools:
         if _offered_server_tools(body):
             return tools, None
-        raise invalid_value("tool_choice", "it requires a tool, but 'tools' is empty.")
+        raise invalid_value(
+            "tool_choice", "it requires a tool, but 'tools' has none that can be called."
+        )
     return tools, "required" if kind == "any" else kind if tools else None
 
 

@@ -131,7 +131,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("DELETE", "/v1/admin/tenants/{name}"): Operation("Deletes a tenant"),
     ("GET", "/v1/admin/spend"): Operation("The spending"),
     ("GET", "/v1/admin/activity"): Operation("Counts, durations and failures of runs"),
-    ("GET", "/v1/admin/refusals"): Operation("Requests refused for a rate or a budget"),
+    ("GET", "/v1/admin/refusals"): Operation("Numbers of requests refused with status 429"),
     ("GET", "/v1/admin/approvals"): Operation("Plans that wait for approval", answer="List"),
     ("POST", "/v1/admin/approvals/{id}"): Operation(
         "Approves, refuses or edits a plan", body="Object"
