@@ -13,9 +13,9 @@ SUFFIX = "_FILE"
 
 
 def read_variable(environ: Mapping[str, str], name: str) -> str:
-    """Return the variable's value, or the content of the file that `name_FILE` names; empty: unset.
+    """Return the variable's value, or the content of the file that `{name}_FILE` names.
 
-    White space around the value is removed.
+    White space around the value is removed. Return "" if neither variable is set.
 
     Raises:
         ConfigError: the file cannot be read or is empty.
@@ -35,7 +35,7 @@ def read_variable(environ: Mapping[str, str], name: str) -> str:
 
 
 def data_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of runs: BATUTA_HOME, or `batuta` in the user's data folder."""
+    """Return the folder of runs and keys: BATUTA_HOME, or `batuta` in the user's data folder."""
     if home := environ.get("BATUTA_HOME"):
         return Path(home)
     base = environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
@@ -43,7 +43,7 @@ def data_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def benchmark_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of benchmarks and records: BATUTA_DATA, or one in the data folder."""
+    """Return the folder of benchmarks and records: BATUTA_DATA, or `data` in `data_folder`."""
     named = environ.get("BATUTA_DATA")
     return Path(named) if named else data_folder(environ) / "data"
 
@@ -62,7 +62,7 @@ def host_memory() -> int:
 def available_memory() -> int:
     """Return this machine's free memory in bytes, counting caches as free.
 
-    Without `/proc/meminfo`, as on macOS, it is the whole memory.
+    Where `/proc/meminfo` does not state it, as on macOS, return the whole memory.
     """
     try:
         lines = Path("/proc/meminfo").read_text("utf-8").splitlines()

@@ -1,12 +1,12 @@
-"""Batuta's errors, with packages that raise them, or with what is usually done after a failed call.
+"""Batuta's errors, with the main packages that raise them, or what usually follows a failed call.
 
     BatutaError
     ├── WorkflowError              text is not a workflow                     (language)
-    ├── ConfigError                a setting, a pool file, a missing key      (config, plugins)
+    ├── ConfigError                a setting, a pool file, a missing key      (most packages)
     ├── LimitReachedError          a limit forbids another call      (engine, gateway, lab.tune)
     ├── StoreError                 the disk or the database                   (store)
     ├── SandboxError               no sandbox can be built here               (sandbox)
-    ├── ExecutorError              executing processes are lost               (lab.executor)
+    ├── ExecutorError              other processes fail or are lost           (lab.executor)
     ├── WorkerLostError            a worker stopped answering                 (lab.tune, lab.train)
     ├── SourceError                a benchmark or record file                 (lab.tasks)
     ├── DownloadError              a model file cannot be fetched             (local)
@@ -42,7 +42,7 @@ from batuta.usage import Cost, Usage
 
 
 class BatutaError(Exception):
-    """The base class; `str(error)` is one sentence: what happened and, often, what to do."""
+    """The base class; `str(error)` says what happened and, often, what to do."""
 
 
 class WorkflowError(BatutaError):
@@ -52,7 +52,7 @@ class WorkflowError(BatutaError):
 class ConfigError(BatutaError):
     """A setting, option or file cannot be used, or something that it needs is missing.
 
-    The message says what to change, and names the file or variable if the value came from there.
+    The message says what is wrong or what to change.
     """
 
 
@@ -75,7 +75,7 @@ class StoreError(BatutaError):
 
 
 class ExecutorError(BatutaError):
-    """The processes or machines that should execute runs are lost."""
+    """The processes or machines that should execute runs are lost or cannot be used."""
 
 
 class WorkerLostError(BatutaError):
@@ -83,7 +83,7 @@ class WorkerLostError(BatutaError):
 
 
 class SourceError(BatutaError):
-    """The file of a benchmark or record is missing, damaged or cannot be fetched."""
+    """The file of a benchmark or record is missing, unusable or cannot be fetched."""
 
 
 class DownloadError(BatutaError):
@@ -91,7 +91,7 @@ class DownloadError(BatutaError):
 
 
 class SandboxError(BatutaError):
-    """No sandbox can be built on this machine; the message gives the cause and a remedy."""
+    """No sandbox can be built or started on this machine; the message gives the cause."""
 
 
 class ClientError(BatutaError):
@@ -230,7 +230,7 @@ class UnsupportedFieldError(BadRequestError):
 
 @contextmanager
 def report_unwritable(what: object) -> Generator[None]:
-    """Turn an OSError of the block into a StoreError that says that `what` cannot be written."""
+    """Turn an OSError of the block into a StoreError: `what`, a path or name, cannot be written."""
     try:
         yield
     except OSError as error:

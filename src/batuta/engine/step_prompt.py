@@ -1,8 +1,7 @@
-"""The request for a step's worker, its substitutes, and the attachments a worker is shown. Pure.
+"""Builds the requests of steps, and chooses substitutes and the attachments that a worker is shown.
 
-A worker that cannot see a question's pictures, files or recordings reads the reply of a step that
-can. If no worker of the pool has the tag of such an ability, it is unknown which workers have the
-ability, and every worker is shown the attachments.
+If no worker of the pool has the tag for a kind of attachment, it is unknown which workers can see
+that kind, and every worker is shown such attachments.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ from batuta.language.plan_rules import NO_RULES, with_worker
 MAX_SUBSTITUTES = 2
 """Maximum number of other workers that a failed step is given to, one after another."""
 CONTEXT_MARGIN = 1.25
-"""A worker is skipped if the estimated prompt exceeds its context window by this factor. The
-estimate is rough, so the provider decides about smaller excesses."""
+"""A worker is skipped if the estimated prompt is more than this factor times its context window.
+The estimate is rough, so the provider decides about smaller excesses."""
 REPAIR_PROMPT = """\
 Your reply does not have the form that was asked for: {fault}
 Give the complete answer again in that form, and nothing else."""
@@ -65,8 +64,8 @@ PROMPT_FAILURES = frozenset(
 )
 """Failure codes that depend on the prompt: the same worker may answer another prompt."""
 _EARLIER_TOOL_CHOICE = {None: None, "auto": "auto", "required": "auto"}
-"""Tool choice of the steps before the last, by the client's choice; any other becomes `none`, since
-a named tool is for the last step."""
+"""Tool choice of the steps before the last, by the client's choice. Any other choice becomes
+`none`: a tool that the client names is for the last step."""
 _WHOLE_QUESTION_INDEX = 100
 """The index from which a whole question's seed is made; no step has this index."""
 
@@ -123,10 +122,10 @@ def _answer_request(
 
 
 def whole_question_request(context: RunContext, number: int, worker: Worker) -> Request:
-    """Return the worker's request for the whole question, as if the worker were asked alone.
+    """Return the worker's request for the whole question in round `number`, as if asked alone.
 
-    The worker sees the conversation as the client sent it, with the calls and results of every
-    step.
+    The worker sees the conversation as the client sent it, with the tool calls and results of
+    every step.
     """
     question = context.question
     flow = Workflow((Step(subtask="", worker=worker.id),))
@@ -155,7 +154,7 @@ def lacks_call(request: Request, reply: Reply) -> bool:
 
 
 def find_missing_field(request: Request, reply: Reply) -> str | None:
-    """Return which requested field was not honoured, as a clause; None if all were."""
+    """Return a clause that names `n` or `logprobs` if it was not honoured; None if both were."""
     requested, returned = request.sampling.choices or 1, len(reply.choices)
     if returned < requested:
         return f"does not support n: it returned {returned} of {requested} choices"
@@ -183,7 +182,7 @@ def allows_empty(question: Question, reply: Reply) -> bool:
 def fallback_workers(context: RunContext, failed: Mapping[WorkerId, Failure]) -> list[Worker]:
     """Return the workers to ask the whole question after these failures, best first, at most 3.
 
-    Workers with an outage are left out; if all of them have one, return the best worker.
+    The workers are those of `able_workers` without an outage; if all have one, the best of them.
     """
     able = able_workers(context.question, list(context.pool.ranked()))
     available = [worker for worker in able if not _is_outage(failed.get(worker.id))]
@@ -191,7 +190,7 @@ def fallback_workers(context: RunContext, failed: Mapping[WorkerId, Failure]) ->
 
 
 def _is_outage(failure: Failure | None) -> bool:
-    """Return True if the failure does not depend on the prompt."""
+    """Return True if there is a failure and it does not depend on the prompt."""
     return failure is not None and failure.code not in PROMPT_FAILURES
 
 
@@ -221,8 +220,8 @@ def substitute_workers(
 ) -> list[Worker]:
     """Return the workers that can replace `worker_id` in step `index`, best first, at most 2.
 
-    Image models are in pool order. The workers can see the attachments and call the tools, unless
-    no other worker can. The workflow keeps the plan rules with any of them.
+    An image model is replaced by other image models, in pool order. The workers can see the
+    attachments and call the tools, unless no other can. With each, the workflow keeps its rules.
     """
     others = [worker for worker in _find_candidates(context, worker_id) if worker.id != worker_id]
     able = able_workers(context.question, others)
@@ -239,10 +238,7 @@ def substitute_workers(
 
 
 def _find_candidates(context: RunContext, worker_id: str) -> tuple[Worker, ...]:
-    """Return the candidates to replace a worker.
-
-    For an image model they are the image models, in pool order; else the ranked workers.
-    """
+    """Return the image models, in pool order, for an image model; else the ranked workers."""
     pool = context.pool
     if worker_id in pool and IMAGE in pool[worker_id].tags:
         return tuple(worker for worker in pool if IMAGE in worker.tags)
@@ -250,7 +246,7 @@ def _find_candidates(context: RunContext, worker_id: str) -> tuple[Worker, ...]:
 
 
 def workers_before(rounds: Sequence[Round]) -> tuple[WorkerId, ...]:
-    """Return the workers of the last round with a workflow, which a step with `previous` reads."""
+    """Return the workers of the last round with a workflow, to which `previous` refers."""
     for round_ in reversed(rounds):
         if round_.workflow is not None:
             return tuple(step.worker for step in round_.steps)
@@ -260,7 +256,7 @@ def workers_before(rounds: Sequence[Round]) -> tuple[WorkerId, ...]:
 def able_workers(question: Question, workers: list[Worker]) -> list[Worker]:
     """Return the workers that can see the question's attachments and call its tools.
 
-    Abilities are required one after another; one that no remaining worker has is not.
+    An ability that none of the remaining workers has is not required.
     """
     for tag in question.needed_tags:
         workers = _workers_with_tag(workers, tag)
@@ -281,7 +277,7 @@ UNSEEN = {
 
 
 def lacked_tags(question: Question, pool: Pool, worker: Worker) -> frozenset[str]:
-    """Return the tags that the question needs and that other workers of the pool have."""
+    """Return the tags that the question needs, this worker lacks and another of the pool has."""
     return frozenset(
         tag
         for tag in question.needed_tags
@@ -309,10 +305,11 @@ def _seen_part(part: Part, lacked: frozenset[str]) -> Part:
 
 
 def give_sight(workflow: Workflow, question: Question, pool: Pool) -> Workflow:
-    """Return the workflow in which each model sees the attachments or reads a step that does.
+    """Return the workflow, changed so that each step with a model knows the attachments.
 
-    If a step's model cannot see the attachments, the step also reads the earlier steps that can; if
-    there are none, it is given to the best worker that can, even if none can see all of them.
+    A step knows them if its model sees them, or if it reads a step that knows them or the previous
+    round. Any other step also reads the earlier steps that see them; if there are none, it is given
+    to the best of `able_workers`.
     """
     if not question.needed_tags:
         return workflow
@@ -338,7 +335,7 @@ def give_sight(workflow: Workflow, question: Question, pool: Pool) -> Workflow:
 
 
 def _is_informed(step: Step, informed: set[int]) -> bool:
-    """Return True if the step reads one of the steps `informed`, or the previous round."""
+    """Return True if the step reads one of `informed`, or reads or continues the previous round."""
     return step.previous or step.continues or not informed.isdisjoint(step.access)
 
 

@@ -54,7 +54,7 @@ def estimate_workflow(
     Args:
         question: what is asked.
         workflow: the steps.
-        pool: the workers.
+        pool: the workers, with those of all steps.
         output: tokens of a reply, unless its worker's cap is lower.
         latency: returns the seconds of a worker's call.
         again: the samples to take of the answer; None: no samples.

@@ -72,10 +72,7 @@ _UPGRADE_REQUIRED = 426
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
-    """The parts of a server, used only by the app and the process that runs it.
-
-    Whoever made the parts opens and closes them.
-    """
+    """The parts of a server; whoever made them opens and closes them."""
 
     catalogue: Catalogue
     """The workers and the models."""
@@ -86,7 +83,7 @@ class ServerState:
     authenticator: Authenticator = field(default_factory=Authenticator)
     """Identifies callers; by default every caller is the local tenant."""
     rate_limiter: RateLimiter = field(default_factory=LocalRateLimiter)
-    """Counts requests, tokens, concurrent requests and bytes read, per key."""
+    """Counts requests, tokens and concurrent requests per key, and bytes read per caller."""
     limiter: ConcurrencyLimiter = field(default_factory=ConcurrencyLimiter)
     """Limits the concurrent requests that call models, and queues further ones."""
     stream_timeouts: StreamTimeouts = field(default_factory=StreamTimeouts)
@@ -104,7 +101,7 @@ class ServerState:
     waiting_runs: SharedWaitingRuns | None = None
     """Shares paused runs between replicas; None: each process keeps its own."""
     pool_editor: PoolEditor | None = None
-    """Edits the pool's settings file; None: the pool has no file."""
+    """Edits the pool's settings file; None: the pool has no TOML file."""
     oidc: OidcClient | None = None
     """The identity provider for sign-in to the page; None: not configured."""
     file_limits: FileLimits | None = None
@@ -204,7 +201,6 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses, Sh
 def _list_page_routes(
     state: ServerState, *, delivery: AnswerDelivery, deletions: Deletions, drift: DriftMonitor
 ) -> list[BaseRoute]:
-    """List the routes of the web page."""
     return page_routes(
         state.catalogue,
         state.store,
@@ -232,7 +228,6 @@ def _open_app(
 def _request_layer(
     state: ServerState, metrics: Metrics, routes: Sequence[BaseRoute]
 ) -> Callable[[ASGIApp], ASGIApp]:
-    """Return the middleware around all routes."""
     return partial(
         RequestMiddleware,
         metrics=metrics,
@@ -302,8 +297,8 @@ class ServerRoutes:
             why = None if model else self._catalogue.unavailable_models.get(name)
             raise model_not_found(name, why)
         whole = caller.role is not CallerRole.KEY
-        known = drift_of(model, await self._drift.read(), whole=whole)
-        return json_response(model.model_object(self._catalogue.created, name) | known)
+        drift = drift_of(model, await self._drift.read(), whole=whole)
+        return json_response(model.model_object(self._catalogue.created, name) | drift)
 
     async def healthz(self, _: Request) -> Response:
         """Return 200: the process is alive."""

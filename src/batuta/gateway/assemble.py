@@ -439,7 +439,6 @@ async def _open_page(url: str) -> None:
 
 
 def _count_workers(pool: Pool) -> str:
-    """Return the number of workers as text, such as "2 workers"."""
     return f"{len(pool)} worker{'' if len(pool) == 1 else 's'}"
 
 

@@ -22,8 +22,8 @@ _MESSAGES_TYPES = {
 }
 
 _MESSAGES_DETAILS = {"thread": {"error_code": "thread_unsupported_request"}}
-"""Details of an error in Anthropic's API, by the refused field. With these its clients send the
-whole conversation again, without the field."""
+"""Details of an error in Anthropic's API, by the refused field. Its clients react to them by
+sending the whole conversation again, without the field."""
 
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -92,7 +92,7 @@ def missing_parameter(param: str) -> APIError:
 
 
 def invalid_type(param: str, expected: str, value: object) -> APIError:
-    """Return the error for a field of the wrong JSON type; `expected` is such as "a string"."""
+    """Return the error for a field of the wrong JSON type; `expected` is, say, "a string"."""
     message = f"Invalid type for '{param}': expected {expected}, but got {_json_type(value)}."
     return APIError(400, "invalid_type", message, param=param)
 
@@ -109,7 +109,7 @@ def unsupported_parameter(param: str, reason: str) -> APIError:
 
 
 def model_not_found(name: str, why: str | None = None) -> APIError:
-    """Return the error for a model that is unknown or, if `why` says why, not served."""
+    """Return the error for an unknown model or, with the reason `why`, for one not served."""
     message = f"The model '{name}' does not exist; GET /v1/models lists those that do."
     if why:
         message = f"The model '{name}' is not served: {why}."
@@ -117,7 +117,7 @@ def model_not_found(name: str, why: str | None = None) -> APIError:
 
 
 def not_found(what: str) -> APIError:
-    """Return the error for a missing object, named by `what`, such as "The key 'k1'"."""
+    """Return the error for a missing object; `what` names it, such as "The key 'k1'"."""
     return APIError(404, "not_found", f"{what} does not exist.")
 
 
@@ -186,7 +186,7 @@ def log_exception(error: Exception) -> None:
         frames = traceback.extract_tb(inner.__traceback__)
         where = " > ".join(f"{frame.name} ({frame.filename}:{frame.lineno})" for frame in frames)
         stacks.append(f"{type(inner).__name__} in {where}")
-    logger.error("a request failed: %s", "; ".join(stacks))
+    logger.error("internal failure: %s", "; ".join(stacks))
 
 
 def leaf_exceptions(error: BaseException) -> list[BaseException]:

@@ -59,7 +59,7 @@ async def run_server(
 
     Args:
         state: the parts of the server.
-        host: an address; if no key is needed, a loopback address.
+        host: an IP address or `localhost`; if no key is needed, one of the loopback.
         port: 0 for any free port.
         on_ready: called with the URL once connections are accepted.
         grace_seconds: seconds that runs may continue after the server is asked to stop; then they

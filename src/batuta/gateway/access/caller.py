@@ -1,6 +1,7 @@
 """Finds the caller of a request, and the caller's permissions, from a key, a token or a session.
 
-Also records in the audit trail when an administrator reads a run, or anybody exports one.
+A user of an identity provider has an entry among the keys. This module also records in the audit
+trail when an administrator reads a run, or anybody exports one.
 """
 
 from __future__ import annotations
@@ -198,7 +199,7 @@ class Authenticator:
 
     @property
     def is_known_to_need_key(self) -> bool:
-        """The latest result of `needs_key`; before it, whether the settings alone require a key."""
+        """The latest result of `needs_key`; at first, whether the settings alone require a key."""
         return self._needs_key
 
     async def authenticate(self, credential: str | None, session: str | None = None) -> Caller:
@@ -212,7 +213,8 @@ class Authenticator:
             session: a session from `open_session`; used only without a credential.
 
         Raises:
-            APIError: the credential is not valid.
+            APIError: the credential is not valid, or a session was sent to a server without a
+                `key_hasher`.
             StoreError: the database is needed and fails; a cached key does not need it.
         """
         if not await self.needs_key():
@@ -270,6 +272,7 @@ class Authenticator:
         Do nothing without a store, or if the session is not valid.
 
         Raises:
+            APIError: this server has no keys.
             StoreError: the database fails.
         """
         if self._store is not None and await self._caller_of_session(text) is not NOBODY:
@@ -277,7 +280,6 @@ class Authenticator:
             await self._store.database.run_write(lambda conn: remember_deleted(conn, [name]))
 
     async def _is_closed(self, text: str) -> bool:
-        """Return True if the session was closed by signing out."""
         if self._store is None:
             return False
         name = _session_name(text)
@@ -414,7 +416,7 @@ def missing_key() -> APIError:
 
 
 def _matches_digest(key: ApiKey, digest: bytes) -> bool:
-    """Return True if the digest is of the key's secret, or of its old one that is still valid."""
+    """Return True if the digest is that of the key's secret or of its still valid old secret."""
     old = key.old_until is not None and key.old_until > time()
     return digests_equal(digest, key.digest) or (old and digests_equal(digest, key.old_digest))
 

@@ -13,10 +13,11 @@ from batuta.clients.redis_connections import RedisConnections
 
 LEASE = 30.0
 """Seconds after which the requests of a dead process no longer count."""
-_RENEWED = 8.0
-"""Maximum number of seconds between renewals."""
+_RENEW_SECONDS = 8.0
+"""Maximum number of seconds that are waited between renewals."""
 
-# Redis runs a script as one step and has the one clock that all replicas share.
+# Redis runs a script as one step and has the one clock that all replicas share. The arguments are
+# the token, the cap and the lease in seconds; or to renew, the lease and the tokens.
 _ENTER = """
 local now = redis.call('TIME')[1] + 0
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
@@ -37,8 +38,8 @@ class ConcurrencyCounter(Protocol):
     """Counts concurrent requests by key.
 
     Law: a key has at most `cap` concurrent requests. While Redis is down, each replica admits its
-    share, so that there may be more until these requests have ended. The caller calls `leave` once
-    for each request that `enter` counted.
+    share of `cap`, so there may be more than `cap` until these requests have ended. The caller
+    calls `leave` once for each request that `enter` counted.
     """
 
     async def enter(self, key: str, token: str, cap: int | None) -> bool:
@@ -53,7 +54,7 @@ class ConcurrencyCounter(Protocol):
         ...
 
     async def renew(self) -> None:
-        """Renew this replica's leases until cancelled."""
+        """Renew this replica's leases until cancelled; return at once if there are no leases."""
         ...
 
 
@@ -121,7 +122,7 @@ class RedisConcurrency:
     async def renew(self) -> None:
         """Renew the leases of this replica's requests until cancelled."""
         while True:
-            await anyio.sleep(min(_RENEWED, self._lease / 3))
+            await anyio.sleep(min(_RENEW_SECONDS, self._lease / 3))
             for key, held in tuple(self._held.items()):
                 renewed = tuple(held)
                 args = (self._lease, *renewed)

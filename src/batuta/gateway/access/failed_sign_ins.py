@@ -18,7 +18,8 @@ from batuta.store import Store
 from batuta.store.audit import AuditEntry
 
 WINDOW_SECONDS = 60.0
-"""Seconds in which an address gets at most two records: its first failure, then a count."""
+"""Length of an address's window, which makes at most two records: its first failure, then a count
+of the others."""
 MAX_ADDRESSES = 60
 """Maximum number of addresses counted separately within a window; others are counted together."""
 OTHERS = "other addresses"
@@ -88,7 +89,7 @@ class FailedSignIns:
 
 
 _PURGE_EVERY = 60
-"""Number of checks between purges."""
+"""Number of checks between purges; there is a check every `WINDOW_SECONDS`."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -120,7 +121,8 @@ class AuditKeeper:
     async def work(self) -> None:
         """Write pending counts every minute, the first time at once, until cancelled.
 
-        Old records are purged hourly, once the clock is trusted.
+        Unless `kept_days` is None, old records are purged hourly, after the wait that
+        `AuditTrail.unvouched_seconds` returns. Failures of the store are logged.
         """
         checks, purge_at = 0, None
         while True:

@@ -1,4 +1,4 @@
-"""Cancels the work of a key that is revoked, deleted or expired, in every process of a database.
+"""Cancels the work of a key that is revoked, deleted or expired.
 
 This also ends work that outlives its request, such as a background job.
 """
@@ -41,7 +41,7 @@ class KeyWork:
 class KeyWatch:
     """Checks the keys with work in this process, and cancels the work of invalid ones.
 
-    Every process does this, so a revoked key stops in all replicas of a database.
+    Every server process does this, so a revoked key stops in all replicas that share a database.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class KeyWatch:
         *,
         seconds: float = WATCH_SECONDS,
     ) -> None:
-        """Check nothing until `work`.
+        """Create the watch, which checks no key before `work` or `end_invalid`.
 
         Args:
             store: stores the keys; None: there are no keys.
@@ -76,7 +76,7 @@ class KeyWatch:
             self._running.discard(work)
 
     def look_again(self) -> None:
-        """Check now, because this process has changed keys."""
+        """Let `work` check now, because this process has changed keys."""
         self._changed.set()
 
     async def work(self) -> None:
@@ -110,7 +110,7 @@ def check_key(key: ApiKey | None) -> ApiKey:
     """Return the key if it is valid now.
 
     Raises:
-        APIError: the key does not exist, was revoked or has expired.
+        APIError: the key does not exist, was revoked (also with the user who made it) or expired.
     """
     if key is None:
         raise invalid_key("The API key is not valid here.")

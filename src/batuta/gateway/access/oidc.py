@@ -35,8 +35,8 @@ _KNOWN_SECONDS = 3600.0
 _REFRESH_SECONDS = 60.0
 """Seconds after which the keys are read again for a token that cannot be verified."""
 _PATIENCE_SECONDS = 10.0
-"""Seconds within which the provider must be read (two requests), or give a token; all sign-ins
-wait while it is read."""
+"""Seconds within which the provider's endpoints and keys must be read (two requests), or a token
+obtained. Other sign-ins wait while the endpoints and keys are read."""
 _RETRY_SECONDS = 5.0
 """Seconds after a failure to read the provider within which no request tries again."""
 _PURPOSE = "oidc"
@@ -124,7 +124,7 @@ class OidcClient:
             http: sends requests to the provider.
             hasher: signs the cookie.
             clock: measures the age of cached endpoints and keys.
-            patience: seconds within which the provider must be read, or give a token.
+            patience: see `_PATIENCE_SECONDS`.
 
         Raises:
             ConfigError: the extra is not installed, the issuer neither uses TLS nor is on this
@@ -183,8 +183,8 @@ class OidcClient:
 
         Raises:
             APIError: the sign-in was started in another browser or has expired, the provider
-                refused or cannot be reached, its token is not valid (the message does not quote
-                it), or the person may not sign in here.
+                refused, cannot be reached or is another one, its token is not valid (the message
+                does not quote it), or the person may not sign in here.
         """
         flow = self._read_flow(cookie or "")
         if not hmac.compare_digest(query.get("state", "").encode(), flow["state"].encode()):
@@ -276,7 +276,8 @@ class OidcClient:
             fresh: whether they count as old after a minute instead of an hour.
 
         Raises:
-            APIError: the provider cannot be reached, or its description is not valid.
+            APIError: the provider cannot be reached, its description is not valid, or the last
+                attempt to read it failed less than `_RETRY_SECONDS` ago.
         """
         async with self._lock:
             known, now = self._provider, self._clock()
@@ -305,7 +306,7 @@ class OidcClient:
         return _Provider(document, keys, now)
 
     def _check_endpoint(self, url: object) -> None:
-        """Refuse an endpoint less safe than the issuer, since one receives the client secret.
+        """Refuse an endpoint that is less safe than the issuer: one receives the client's secret.
 
         Raises:
             ConfigError: the endpoint is not a URL of a server.
@@ -348,6 +349,8 @@ def _import_keys(document: Any) -> Any:
     """Return the signing keys of the provider's document, without keys that cannot be used.
 
     Raises:
+        KeyError: the document has no keys.
+        TypeError: the document or its list of keys has another type.
         ValueError: no key can be used.
     """
     jwk: Any = importlib.import_module("joserfc.jwk")

@@ -172,7 +172,7 @@ class RateLimiter(Protocol):
         ...
 
     async def give_back(self, taken: Taken, amount: int) -> None:
-        """Subtract the unused part, at most what is left of `taken`, as if it was never taken."""
+        """Subtract the unused part, at most what is left of `taken`, as if it were never taken."""
         ...
 
     @property
@@ -181,7 +181,7 @@ class RateLimiter(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections, if there are any."""
         ...
 
 
@@ -198,7 +198,6 @@ class _LastMinute:
             self.total -= self.taken.popleft().amount
 
     def append(self, taken: Taken) -> None:
-        """Count the amount."""
         self.taken.append(taken)
         self.total += taken.amount
 
@@ -323,8 +322,7 @@ class RedisRateLimiter:
     async def _take(self, taken: Taken, cap: int) -> tuple[int, int, int] | None:
         """Return whether the amount fitted (0 or 1), the total, and the milliseconds to `reset`.
 
-        The total is that after the amount was counted or refused. Return None if Redis does not
-        answer.
+        The total includes the amount if it fitted. Return None if Redis does not answer.
         """
         answer: list[int] | None = await self.redis.ask(
             lambda redis: redis.eval(_TAKE, 1, _redis_key(taken), taken.id, taken.amount, cap)

@@ -36,7 +36,11 @@ WEBHOOK_PATH = "/webhooks/approvals"
 
 @final
 class ApprovalRoutes:
-    """Lists and decides the waiting plans over HTTP."""
+    """Lists and decides the waiting plans over HTTP.
+
+    Each route raises `APIError` if the server keeps no plans, and `StoreError` if the database
+    fails.
+    """
 
     def __init__(self, store: Store | None, catalogue: Catalogue) -> None:
         self._optional_store = store
@@ -55,7 +59,7 @@ class ApprovalRoutes:
         ]
 
     async def list(self, request: Request) -> Response:
-        """Return the oldest waiting plans, oldest first; at most 100."""
+        """Return the waiting plans, oldest first; at most 100."""
         check_query(request.query_params)
         found = await self._store.approvals.list()
         return json_response({"object": "list", "data": [plan_entry(plan) for plan in found]})
@@ -67,7 +71,7 @@ class ApprovalRoutes:
         the reason for an approval or refusal, and `steps` are the edited steps.
 
         Raises:
-            APIError: the body has an unknown field, or as for `PlanVerdict.give`.
+            APIError: the body is invalid or has an unknown field, or as for `PlanVerdict.give`.
         """
         body = await read_fields(request.scope, request.receive)
         body.check_names({"digest", "decision", "reason", "steps"})
@@ -88,8 +92,8 @@ class ApprovalRoutes:
         The body has the fields `id`, `digest`, `decision` and perhaps `reason`.
 
         Raises:
-            APIError: the server has no webhook or keeps no plans, the signature or the body is
-                invalid, or as for `PlanVerdict.give`.
+            APIError: the server has no webhook, the signature or the body is invalid, or as for
+                `PlanVerdict.give`.
         """
         missing = "This server has no webhook for approvals."
         webhook = require_part(self._catalogue.approval_webhook, missing)
@@ -134,6 +138,7 @@ class PlanVerdict:
 
         Raises:
             APIError: the decision is invalid, or no such plan waits, or the plan has changed.
+            StoreError: the database fails.
         """
         if self.decision not in {"approve", "refuse", "edit"}:
             message = "'decision' must be 'approve', 'refuse' or 'edit'."

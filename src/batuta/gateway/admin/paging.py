@@ -1,4 +1,4 @@
-"""Pagination: a page has `limit` rows, and the parameter `after` requests the rows after a cursor.
+"""Pagination: a page has at most `limit` rows, those after the cursor in the parameter `after`.
 
 The `next_cursor` of a page is the value of `after` for the next page.
 """
@@ -18,7 +18,7 @@ Row = TypeVar("Row")
 
 
 def check_query(query: Mapping[str, str], *known: str) -> None:
-    """Refuse query parameters other than the known ones, which would be silently ignored.
+    """Refuse unknown query parameters, which would be silently ignored.
 
     Raises:
         APIError: the query has an unknown parameter.

@@ -1,4 +1,4 @@
-"""/v1/admin: keys, tenants, spending and the audit trail, for the holder of the admin token."""
+"""/v1/admin: keys, tenants, spending, activity and the audit trail, for administrators."""
 
 from __future__ import annotations
 
@@ -39,9 +39,11 @@ _Found = TypeVar("_Found")
 
 @final
 class AdminRoutes:
-    """The commands of `batuta keys` and the audit trail over HTTP.
+    """Keys, tenants, spending, activity, refusals and the audit trail over HTTP.
 
-    A key that is revoked here is refused immediately.
+    A key that is revoked here is refused immediately by this process, and within `CACHE_SECONDS`
+    by other replicas. Each route raises `APIError` if its request is invalid, what it names does
+    not exist or was revoked, or the server has no store; and `StoreError` if the database fails.
     """
 
     def __init__(
@@ -135,7 +137,7 @@ class AdminRoutes:
         return json_response(key_entry(_need_found(revoked, key.id)))
 
     async def rotate(self, request: Request) -> Response:
-        """Give a key a new secret; the old one stays valid for `grace_s` seconds."""
+        """Give a key a new secret; the old one stays valid `grace_s` seconds (default: 3600)."""
         body, key = await _read_body(request, {"grace_s"}), await self._find_key(request)
         given = body.number("grace_s", 0, _MAX_SECONDS)
         try:
@@ -174,7 +176,7 @@ class AdminRoutes:
         return json_response(tenant_entry(tenant))
 
     async def delete_tenant(self, request: Request) -> Response:
-        """Delete a tenant with its keys, runs, responses and jobs; the ledger stays."""
+        """Delete a tenant with its keys and data; the ledger and the audit trail stay."""
         name: str = request.path_params["name"]
         if not await self._deletions.delete_tenant(self._store, name, by=actor_of(request)):
             raise not_found(f"The tenant '{name}'")
@@ -203,7 +205,7 @@ class AdminRoutes:
         )
 
     async def activity(self, request: Request) -> Response:
-        """Return runs, durations, failures and cached tokens, grouped by `by`."""
+        """Return counts, durations, failures and tokens of runs, grouped by the query's `by`."""
         query = request.query_params
         check_query(query, "by", "tenant", "since", "until")
         by = [name for name in query.get("by", "day").split(",") if name]
@@ -220,7 +222,7 @@ class AdminRoutes:
         return json_response({"object": "list", "data": data})
 
     async def refusals(self, request: Request) -> Response:
-        """Return the numbers of requests refused for rates or budgets, grouped by `by`."""
+        """Return the numbers of requests refused with status 429, grouped by the query's `by`."""
         query = request.query_params
         check_query(query, "by", "tenant", "since")
         by = [name for name in query.get("by", "day,tenant,code").split(",") if name]

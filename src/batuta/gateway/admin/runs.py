@@ -27,7 +27,11 @@ _MAX_COMMENT = 10_000
 
 @final
 class RunRoutes:
-    """Lists, reads, judges and deletes the stored runs."""
+    """Lists, sums, reads, judges and deletes the stored runs.
+
+    Each route raises `APIError` if its request is invalid, its run does not exist, or the server
+    has no store; and `StoreError` if the database fails.
+    """
 
     def __init__(self, store: Store | None, deletions: Deletions) -> None:
         self._optional_store = store
@@ -45,7 +49,7 @@ class RunRoutes:
         ]
 
     async def list_runs(self, request: Request) -> Response:
-        """Return a page of the runs that match the query's filter."""
+        """Return a page of the runs that match the query's filter, in the form of `RunPage`."""
         query = request.query_params
         run_filter = _read_filter(request, "limit", "after")
         limit = parse_limit(query, _DEFAULT_PAGE)
@@ -64,15 +68,15 @@ class RunRoutes:
         )
 
     async def sum_runs(self, request: Request) -> Response:
-        """Return the totals of the runs that match the query's filter."""
+        """Return the totals of the runs that match the query's filter; see `RunTotals`."""
         totals = await self._store.totals(_read_filter(request))
         return json_response(totals_entry(totals))
 
     async def list_sessions(self, request: Request) -> Response:
         """Return sessions compared with the best single worker, the most recently active first.
 
-        `total` is that of all the tenant's runs since `since`, with or without a session, also if
-        `session` names one.
+        `total` sums the runs since `since`, with or without a session, even if the query names a
+        `session`. Both read the newest `SAVINGS_WINDOW` runs at most.
         """
         run_filter = _read_filter(request, "limit", names=("since", "session", "tenant"))
         limit = parse_limit(request.query_params, _DEFAULT_PAGE)
@@ -201,7 +205,7 @@ def totals_entry(totals: RunTotals) -> dict[str, Any]:
 def _read_filter(
     request: Request, *besides: str, names: Collection[str] = RUN_PARAMETERS
 ) -> RunFilter:
-    """Read the filter from the query; only the admin finds runs of every tenant.
+    """Read the filter from the query; only the admin finds the runs of other tenants.
 
     Args:
         request: the request.

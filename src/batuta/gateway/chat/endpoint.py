@@ -140,7 +140,7 @@ DONE_FRAME = b"data: [DONE]\n\n"
 
 @final
 class ChatStreamRenderer:
-    """Writes the chunks of one run: progress, then the text of the last step, then the end."""
+    """Writes the chunks of one run: its progress, the answer, then the end."""
 
     def __init__(self, writer: SSEWriter, prepared: PreparedCall) -> None:
         self._writer = writer
@@ -161,7 +161,7 @@ class ChatStreamRenderer:
             "model": prepared.call.model,
         }
         self._heads: dict[int, bytes] = {}
-        """The encoded beginning of the chunks, by choice; none for a choice without a chunk yet."""
+        """The encoded beginning of the chunks, by choice; added before a choice's first chunk."""
         self._head = self._head_of(0)
         self._tail = b',"logprobs":null,"finish_reason":null}]}\n\n'
         self._texts: dict[int, list[str]] = {}
@@ -191,7 +191,7 @@ class ChatStreamRenderer:
     async def finish(self, run: Run, reply: Reply) -> None:
         """Send what was not streamed and end the stream.
 
-        The end is the finish reasons, the last with the field `orchestration`, then the usage if
+        The end is the finish reasons, the last with `orchestration_field`, then the usage if
         requested, then `[DONE]`.
         """
         for number, choice in enumerate(reply.choices):
@@ -335,6 +335,8 @@ class CompletionEndpoint:
 
         Raises:
             APIError: the request fails before the response has started.
+            StoreError: the database fails before the response has started.
+            ClientGone: the client has disconnected before the body was read.
         """
         body = await self._read(scope, receive)
         form, delivery = self._form, self._delivery

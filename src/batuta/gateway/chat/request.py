@@ -91,7 +91,7 @@ def parse_chat(body: Fields) -> ParsedCall:
     """Return the body as a call.
 
     Raises:
-        APIError: the body is invalid; the error names the path of the first invalid field.
+        APIError: the body is invalid; the error names the path of an invalid field.
     """
     model = body.need_text("model")
     messages = parse_messages(body)
@@ -271,7 +271,6 @@ def _parse_tool_call(call: Fields) -> ToolCall:
 
 
 def _tool_text(message: Fields) -> str:
-    """Return the text of a tool message; empty if it has no content."""
     if message.get("content") in (None, []):
         return ""
     parts = _parse_parts(message, attachments=False)

@@ -41,7 +41,7 @@ def parse_completion(body: Fields) -> ParsedCall:
     """Return the body as a call.
 
     Raises:
-        APIError: the body is invalid; the error names the path of the first invalid field.
+        APIError: the body is invalid; the error names the path of an invalid field.
     """
     model, prompt = body.need_text("model"), _parse_prompt(body)
     for name, reason in REFUSED_FIELDS.items():

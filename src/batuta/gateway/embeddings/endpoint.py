@@ -45,7 +45,7 @@ def parse_embedding(body: Fields) -> EmbeddingCall:
     """Parse the body.
 
     Raises:
-        APIError: the body is invalid; the error names the path of the first invalid field.
+        APIError: the body is invalid; the error names the path of an invalid field.
     """
     model = body.need_text("model")
     body.need("input")
@@ -69,7 +69,7 @@ def parse_embedding(body: Fields) -> EmbeddingCall:
 
 
 def _parse_input(given: Any) -> list[Text]:
-    """Parse a string, an array of token ids, or an array of either."""
+    """Parse a string, an array of token ids, or an array of strings and arrays of token ids."""
     if isinstance(given, str):
         return [_parse_text(given, "input")]
     if not isinstance(given, list):
@@ -122,6 +122,8 @@ class EmbeddingsEndpoint:
 
         Raises:
             APIError: the request is invalid or refused, or its run has no answer.
+            StoreError: the database fails before the call is run.
+            ClientGone: the client has disconnected before the body was read.
         """
         body = await read_fields(scope, receive)
         request = await parse_fields(parse_embedding, body)

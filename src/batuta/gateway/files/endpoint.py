@@ -46,7 +46,8 @@ _AFTER_NAMES = ("after", "after_id", "page")
 of Anthropic's older and newer ones."""
 _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,60}/[a-z0-9.+-]{1,100}")
 _REFUSED_QUERIES = frozenset({"before_id", "ids", "ids[]", "scope_id"})
-"""Queries of Anthropic's clients; ignored, they would list files that were not asked for."""
+"""Query parameters of Anthropic's clients that are refused: a list that ignored them would have
+files that were not asked for."""
 _PURPOSE = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _MIN_LIFE, _MAX_LIFE = 3600, 30 * 86_400
 """Bounds of a client's `expires_after[seconds]`."""
@@ -56,8 +57,8 @@ _MIN_LIFE, _MAX_LIFE = 3600, 30 * 86_400
 class FileRoutes:
     """Serves the files of the caller's tenant.
 
-    Every route raises APIError if the server keeps no files, or if the caller is the admin, who
-    has none.
+    Every route raises `APIError` if the server keeps no files, or if the caller is the admin, who
+    has none; and `StoreError` if the database fails.
     """
 
     def __init__(self, files: UploadedFiles) -> None:
@@ -268,7 +269,6 @@ def _is_anthropic(request: Request) -> bool:
 
 
 def _file_object(file: StoredFile, request: Request) -> Json:
-    """Return the file as an object of the client's dialect."""
     if _is_anthropic(request):
         return {
             "id": file.id,

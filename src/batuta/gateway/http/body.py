@@ -50,8 +50,7 @@ _unpack_limiter = anyio.CapacityLimiter(_MAX_UNPACKING)
 async def unpack_body(body: bytes, encoding: str, most: int) -> bytes:
     """Return the body, decompressed in another thread if it has an encoding.
 
-    A body of several gzip members or zstd frames is refused, and so is a body with other bytes
-    after the first.
+    A body of several gzip members or zstd frames, or with other bytes after the first, is refused.
 
     Args:
         body: the body as received.
@@ -120,7 +119,7 @@ MAX_VALUES = 100_000
 """Maximum number of JSON values of a body: enough for a session of 5,000 actions in every dialect.
 A picture is one value."""
 MAX_ENTRIES = MAX_VALUES
-"""Maximum number of entries of an array that only the limit on a body's values bounds."""
+"""Maximum number of entries of an array without a lower limit of its own."""
 _MAX_SHOWN_KEY = 64
 """Maximum number of characters of a key that an error quotes."""
 _ODD_COLONS = (re.compile(rb'"[ \t\r\n]+:'), re.compile(rb"\\u00(?:22|3[aA])"))
@@ -135,7 +134,8 @@ def encode_json(value: Any) -> bytes:
     """Return the value as JSON; lone surrogates in a text are written as escapes.
 
     Raises:
-        TypeError: the value is no JSON.
+        TypeError: the value cannot be written as JSON.
+        RecursionError: the value is nested too deeply.
     """
     try:
         return orjson.dumps(value)
@@ -266,7 +266,7 @@ def query_number(given: str, name: str, low: int, high: int) -> int:
 
 
 def cookie_value(scope: Scope, name: str) -> str | None:
-    """Return the value of the first cookie with this name, not unquoted; None if absent.
+    """Return the value of the first cookie with this name, with any quotes; None if absent.
 
     Our own cookies need no quotes, and the standard library's parser takes quadratic time.
     """
@@ -410,7 +410,7 @@ def json_response(body: Any, status: int = 200) -> Response:
 
 
 class Fields:
-    """A JSON object of a request's body. A field that is null counts as absent.
+    """A JSON object of a request's body. Where values are read, null counts as absent.
 
     Methods named after a type return the field's value, or None if the field is absent; `need` and
     methods whose names begin with `need_` refuse an absent field. A value of the wrong type or out
@@ -484,12 +484,12 @@ class Fields:
             raise missing_parameter(self.path(name))
         return value
 
-    def unused(self, known: Collection[str], accepted: Collection[str]) -> list[str]:
-        """Return the names of fields without effect: unknown, or in `accepted` and not null."""
+    def unused(self, known: Collection[str], idle: Collection[str]) -> list[str]:
+        """Return the names of fields without effect: not in `known`, or in `idle` and not null."""
         return [
             name
             for name, value in self._data.items()
-            if name not in known or (name in accepted and value is not None)
+            if name not in known or (name in idle and value is not None)
         ]
 
     def text(self, name: str) -> str | None:

@@ -2,8 +2,9 @@
 
 A connection on which the server waits for a request, or for the rest of one, uses a file
 descriptor and does no work. When the server or one address has reached its limit of connections,
-the connection that has waited longest is evicted for the new one; those in the middle of a body
-come last. A connection whose request was received completely is not evicted until it is answered.
+the connection that has waited longest is evicted for the new one; connections in the middle of a
+body are evicted last. A connection whose request was received completely is not evicted until the
+request is answered and the answer is sent.
 
 A response is written in pieces: its headers, its body, several chunks of a stream. Each piece
 would be a system call and a packet, so all writes of one event-loop iteration are sent together.
@@ -69,7 +70,7 @@ class ConnectionTable:
         """Start with no connections.
 
         Args:
-            limits: the limits; the total is lowered to the files that the process may open.
+            limits: the limits; None: the defaults. The limit of open files may lower the total.
         """
         self.limits = limits or ConnectionLimits()
         self.total = openable_connection_count(self.limits.total)
@@ -123,7 +124,7 @@ class ConnectionTable:
             self._uploading[connection] = None
 
     def set_deadline(self, connection: GuardedProtocol, wait: Wait, seconds: float) -> None:
-        """Close the connection in `seconds` unless cleared; an existing deadline stays."""
+        """Let the connection be closed in `seconds`, unless it has a deadline for this wait."""
         self._deadlines.setdefault((connection, wait), monotonic() + seconds)
 
     def clear_deadline(self, connection: GuardedProtocol, wait: Wait) -> None:
@@ -131,7 +132,7 @@ class ConnectionTable:
         self._deadlines.pop((connection, wait), None)
 
     def close_overdue(self) -> None:
-        """Close each connection past a deadline, unless its client has read the whole response."""
+        """Close connections past a deadline; drop a `LEFTOVER` deadline if the client has read."""
         now = monotonic()
         for connection, wait in [key for key, at in self._deadlines.items() if at <= now]:
             if wait is Wait.LEFTOVER and connection.is_drained:
@@ -266,14 +267,15 @@ class GuardedProtocol(HttpToolsProtocol):
         self._running: RequestResponseCycle | None = None
         """The request being answered, or answered last; uvicorn's `cycle` is the last one read."""
         self._plain_head = b""
-        """The headers of a request with an offer to upgrade, without it; empty: there is none."""
+        """The headers, without the offer, of a request with a body and an offer to upgrade; else
+        empty."""
         self._parsed = b""
         """The bytes being parsed."""
         self._again = b""
-        """Bytes to be parsed after these."""
+        """Bytes to be parsed after `_parsed`."""
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Keep what is to be parsed after a request that offers to change the protocol.
+        """Keep the bytes to parse after a request that offers to change the protocol.
 
         The parser takes such a request for one without a body, and its body for another request.
         So a request with a body is parsed again without the offer, which the server ignores.
@@ -470,7 +472,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def _head_without_upgrade(self) -> bytes:
         """Return the headers without `Upgrade`; empty if they offer none or announce no body.
 
-        A proxy may announce a body of no bytes.
+        A body of no bytes, which a proxy may announce, counts as none.
         """
         parser, announced = self.parser, dict(self.headers)
         if parser is None or not parser.should_upgrade():

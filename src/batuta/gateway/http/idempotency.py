@@ -29,7 +29,7 @@ IDEMPOTENT_PATHS = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
 )
 MAX_KEPT_BYTES = 4 * 1024 * 1024
-"""Maximum number of bytes of a stored answer; a request with a longer answer is run again."""
+"""Maximum number of bytes of a stored answer; a retry after a longer answer runs again."""
 _KEY_PATTERN = re.compile(rb"[!-~]{1,255}")
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _SUCCESS_STATUSES = range(200, 300)
@@ -51,10 +51,10 @@ _LOST = (
 
 @final
 class IdempotencyMiddleware:
-    """Stores complete, successful answers of up to 4 MiB for a day; frees other requests' keys.
+    """Stores complete, successful answers of up to 4 MiB for a day; else frees the request's key.
 
-    Of a request with `store: false`, only the fact that it was answered is stored. Of a background
-    response, an incomplete stream is stored too: its job goes on, and must not be started twice.
+    For a request with `store: false`, only the fact that it was answered is stored. An incomplete
+    stream of a background response is stored too: its job continues and must not start twice.
     """
 
     def __init__(self, app: ASGIApp, store: Store, *, claim_seconds: float = CLAIM_SECONDS) -> None:
@@ -64,7 +64,7 @@ class IdempotencyMiddleware:
         self._lost: deque[str] = deque(maxlen=_LOST_CLAIMS)
         """The latest claims whose result the database did not store."""
         self._unreleased: deque[str] = deque(maxlen=_LOST_CLAIMS)
-        """The latest claims of requests without a result that the database did not release."""
+        """The latest claims without a result that the database may not have released."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the request, or send the stored answer.
@@ -107,7 +107,7 @@ class IdempotencyMiddleware:
     async def _claim(
         self, claims: IdempotencyStore, tenant: str, key: str, digest: bytes, *, claim: str
     ) -> EarlierRequest | None:
-        """Claim the key, unless there is an earlier request with the key, which is returned.
+        """Claim the key and return None, or return the earlier request with the key.
 
         A claim that could not be released in an outage of the database is released first.
 
@@ -227,7 +227,7 @@ class _ResponseRecorder:
         self._is_complete = message["type"] == "http.response.body" and not message.get("more_body")
 
     def answer(self, *, content: bool) -> StoredAnswer | None:
-        """Return the answer to store; None unless it is successful, complete and not too long.
+        """Return the answer to store; None unless it is successful, usable and not too long.
 
         Without `content`, the stored answer has no body.
         """

@@ -1,7 +1,8 @@
 """The middleware around the routes, in pure ASGI.
 
-It gives every request an id, checks its headers, size and origin, authenticates its caller, limits
-concurrency, counts and logs the request, and turns exceptions into error bodies.
+It gives each HTTP request an id, checks its headers, size and origin, authenticates its caller
+(except on public paths), limits concurrency, counts and logs the request, and turns exceptions into
+error bodies.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ def request_id(scope: Scope) -> str | None:
 
 @final
 class RequestMiddleware:
-    """Serves every request: identifies, checks, authenticates, limits, measures and logs it."""
+    """Serves each request: identifies, checks, authenticates, limits, measures and logs it."""
 
     def __init__(
         self,
@@ -301,7 +302,7 @@ class RequestMiddleware:
             raise APIError(403, "permission_denied", "This request needs the admin token.")
 
     def _record_request(self, scope: Scope, answer: _Answer) -> None:
-        """Count the request by route, and log it at level INFO."""
+        """Count the request by route and its error by code, and log the request at level INFO."""
         route = self._paths.get(scope.get("endpoint")) or self._find_route(scope)
         seconds = answer.elapsed()
         status = CLIENT_CLOSED if answer.status is None else answer.status
@@ -397,7 +398,7 @@ _LOGGED_HEADERS = {b"x-request-id": "request_id", b"x-batuta-run-id": "run_id"}
 
 @final
 class HostCheck:
-    """Refuses huge headers, repeated ones that matter, and requests of foreign web pages.
+    """Refuses too large headers, repeated `_SINGLE_HEADERS`, and requests of foreign web pages.
 
     Unknown hosts are refused too, unless a key is needed.
 
@@ -464,7 +465,7 @@ def _is_under(path: str, folder: str) -> bool:
 def _read_credential(headers: Headers) -> str | None:
     """Return the key from `Authorization: Bearer` or, as Anthropic's clients send it, `x-api-key`.
 
-    Return None if neither header has a key.
+    Return None if neither was sent.
     """
     given = headers.get(b"authorization")
     if given is not None and given[: len(_BEARER)].lower() == _BEARER:

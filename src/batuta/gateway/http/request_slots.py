@@ -1,8 +1,8 @@
-"""Concurrency slots of requests, pacing of their start, and a limit on the memory of their bodies.
+"""Concurrency slots of requests, pacing of their start, and a limit on the memory that they hold.
 
-A bounded number of requests for answers run concurrently. Further ones wait in a bounded queue; if
-the queue is full, a request is refused. Requests that arrive together are started a few per
-event-loop iteration.
+A bounded number of requests that call models run concurrently. Further ones wait in a bounded
+queue; if the queue is full, a request is refused. Requests that arrive together are started a few
+per event-loop iteration.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ MAX_BODY = 20 * 1024 * 1024
 MAX_BODIES = 256 * 1024 * 1024
 """Maximum number of bytes that all requests together may hold: large bodies and loaded data."""
 _SMALL_BODY = 256 * 1024
-"""Bodies declared as, and loaded data of, up to this many bytes are not counted."""
+"""Bodies with a declared length up to this number of bytes, and loaded data up to it, are not
+counted."""
 _LENGTH_DIGITS = 12
 _HELD_KEY = "batuta.held_memory"
 
@@ -85,7 +86,7 @@ class HeldMemory:
 
     @staticmethod
     def of_request(scope: Scope, memory: BodyMemory) -> HeldMemory:
-        """Attach a counter to the request's scope, until `release`."""
+        """Return a new counter, which the request's scope holds until `release`."""
         held = scope[_HELD_KEY] = HeldMemory(scope, memory)
         return held
 
@@ -123,7 +124,7 @@ class HeldMemory:
     def watch_large_body(self, receive: Receive, length: bytes | None) -> CountedBody | None:
         """Return a counter for the arriving body; None if its declared length is small.
 
-        A length of None is undeclared; such a body is counted.
+        A body whose length is None or not a number is counted.
 
         Raises:
             APIError: the declared length exceeds `MAX_BODY`.
@@ -138,7 +139,7 @@ class HeldMemory:
 
 @final
 class CountedBody:
-    """Counts a body while it arrives; refuses the body once it or all bodies are too large."""
+    """Counts a body while it arrives; refuses it if it is too large or the memory is used up."""
 
     def __init__(self, receive: Receive, held: HeldMemory) -> None:
         self._receive = receive
@@ -201,7 +202,7 @@ LIMITED_PATHS = frozenset(
         "/ui/ask",
     }
 )
-"""Paths of the requests that call models, which need a slot; other requests are not limited."""
+"""Paths whose POST requests call models and need a slot; other requests are not limited."""
 
 
 @final
@@ -256,7 +257,7 @@ class ConcurrencyLimiter:
         """Return a context manager that holds a slot for the tenant.
 
         Raises:
-            APIError: on entry: as `acquire`.
+            APIError: when the block is entered, for the reasons of `acquire`.
         """
         return Slot(self, tenant)
 

@@ -13,7 +13,7 @@ _SPARE = 128
 _PER_CONNECTION = 2
 """File descriptors of a connection being answered: its own, and one to a provider."""
 _LEAST = 8
-"""Number of connections that are tried whatever the limit of open files is."""
+"""Number of connections that are accepted even if the limit of open files is lower."""
 _NETWORK = 64
 """Host bits of an IPv6 address; the rest is the network of one customer."""
 
@@ -35,8 +35,8 @@ class ConnectionLimits:
     write_s: float = 60.0
     """Seconds for which a client may leave written data unread."""
     header_bytes: int = 80 * 1024
-    """Maximum number of bytes of a request line and headers that arrive in several pieces; the app
-    itself accepts 64 KB of headers."""
+    """Maximum number of bytes of a request line and headers that arrive in several pieces (the app
+    accepts 64 KiB of headers), and of chunk framing and trailers without data between them."""
 
     def __post_init__(self) -> None:
         if self.total < 1 or (self.per_address is not None and self.per_address < 1):
@@ -80,7 +80,7 @@ def openable_connection_count(most: int) -> int:
 
 
 def customer_of(host: str) -> str:
-    """Return what identifies a customer of an internet provider: IPv4 address or IPv6 /64 network.
+    """Return the IPv4 address, or the IPv6 /64 network in hexadecimal: usually one customer's.
 
     A host that is not an address is returned unchanged.
     """

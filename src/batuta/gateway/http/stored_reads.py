@@ -30,7 +30,7 @@ def give_limiter(scope: Scope, rate_limiter: RateLimiter) -> None:
 
 
 async def make_room(scope: Scope, size: int) -> None:
-    """Count data that the request is about to read, in memory and in its caller's rate.
+    """Count the bytes that the request is about to read, towards its memory and its caller's rate.
 
     Raises:
         APIError: the memory does not suffice now, or the caller reads too much.

@@ -141,13 +141,13 @@ def _parse_search_result(block: Fields) -> Text:
 
 
 def _parse_server_call(block: Fields) -> Text:
-    """Return as text an MCP call that the provider made; no result can be sent for such a call."""
+    """Return an MCP call that the provider made, as text: it is no call of an offered tool."""
     tool = f"{block.text('server_name') or 'mcp'}/{block.need_text('name')}"
     return Text(f"Called {tool} with {_input_text(block)}.\n")
 
 
 def _parse_server_result(block: Fields) -> list[Part]:
-    """Return as text the result of an MCP call that the provider made."""
+    """Return the result of an MCP call that the provider made, as text."""
     given = block.get("content")
     parts = [] if given is None else [_parse_text(b) for b in _parse_blocks(block, "content")]
     verb = "failed" if block.flag("is_error") else "returned"

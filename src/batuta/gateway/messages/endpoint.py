@@ -40,6 +40,8 @@ class MessagesEndpoint:
 
         Raises:
             APIError: the request fails before the response has started.
+            StoreError: the database fails before the response has started.
+            ClientGone: the client has disconnected before the body was read.
         """
         body = await self._read(scope, receive)
         message_call, delivery = await parse_fields(parse_message, body), self._delivery
@@ -61,7 +63,7 @@ class MessagesEndpoint:
                     run,
                     reply,
                     message_call.call.model,
-                    thinks=message_call.show_thinking and prepared.served_model.direct,
+                    reasoning=message_call.show_thinking and prepared.served_model.direct,
                     trace=message_call.call.options.trace,
                 )
 
@@ -82,6 +84,8 @@ class TokenCounter:
         Raises:
             APIError: the body is malformed or refused, one of its files cannot be read, or the
                 model is not served.
+            StoreError: the database fails, and the body names an uploaded file.
+            ClientGone: the client has disconnected before the body was read.
         """
         body = await self._read(request.scope, request.receive)
         self._service.find_model(body.need_text("model"))
@@ -112,7 +116,7 @@ class MessagesStreamRenderer:
             writer: receives the events.
             prepared: the call that is run.
             message_call: the parsed request.
-            request_id: the request's id, which is shown in errors; None if it has none.
+            request_id: the request's id, which is shown in errors; None: it has none.
             tokens: estimated number of tokens of the question.
         """
         self._writer = writer
@@ -128,7 +132,7 @@ class MessagesStreamRenderer:
         await self._write_events(self._events.begin())
 
     async def on_event(self, event: Event) -> None:
-        """Send the message's events for an event of the run, which may be none."""
+        """Send the message's events for an event of the run, if there are any."""
         if isinstance(event, StepDelta):
             delta = self._progress.visible_delta(event)
             if delta is not None:

@@ -41,7 +41,7 @@ _USED_FIELDS = {
     "cache_control", ORCHESTRATION_FIELD,
 }  # fmt: skip
 _ACCEPTED_FIELDS = {"metadata", "service_tier"}
-"""Fields that are validated but ignored."""
+"""Fields that are validated and do not change the answer; `metadata` may name user and session."""
 _KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | REFUSED_FIELDS.keys()
 
 
@@ -58,7 +58,7 @@ def parse_message(body: Fields) -> MessageCall:
     """Return the body as a call.
 
     Raises:
-        APIError: the body is invalid; the error names the path of the first invalid field.
+        APIError: the body is invalid; the error names the path of an invalid field.
     """
     model = body.need_text("model")
     question = parse_question(body)
@@ -114,7 +114,6 @@ def parse_question(body: Fields) -> Question:
 
 
 def _parse_tools(body: Fields) -> tuple[Tool, ...]:
-    """Return the client's own tools, without the tools that run on the server."""
     entries = body.objects("tools", MAX_ENTRIES) or ()
     tools = tuple(
         _parse_tool(entry) for entry in entries if entry.text("type") in _CLIENT_TOOL_TYPES
@@ -174,7 +173,9 @@ def _parse_tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
     if kind == "any" and not tools:
         if _offered_server_tools(body):
             return tools, None
-        raise invalid_value("tool_choice", "it requires a tool, but 'tools' is empty.")
+        raise invalid_value(
+            "tool_choice", "it requires a tool, but 'tools' has none that can be called."
+        )
     return tools, "required" if kind == "any" else kind if tools else None
 
 

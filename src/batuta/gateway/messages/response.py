@@ -1,4 +1,4 @@
-"""Rendering of a run as a message of Anthropic's Messages API, whole or as events. Pure."""
+"""Rendering of a run as a message of Anthropic's Messages API, whole or as events."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ def message_id(run_id: RunId) -> str:
     return f"msg_{run_id}"
 
 
-def message_object(run: Run, reply: Reply, model: str, *, thinks: bool, trace: bool) -> Json:
+def message_object(run: Run, reply: Reply, model: str, *, reasoning: bool, trace: bool) -> Json:
     """Return the answer of a run as a message object.
 
     Args:
         run: the run that gave the answer.
         reply: the worker's reply that is the answer.
         model: the model name in the request.
-        thinks: whether to include the worker's own reasoning.
+        reasoning: whether to include the worker's own reasoning.
         trace: whether to include the whole run.
     """
-    content: list[Json] = _thinking_blocks(reply) if thinks else []
+    content: list[Json] = _thinking_blocks(reply) if reasoning else []
     content += _text_blocks(reply)
     content += map(image_block, reply.images)
     content += [
@@ -209,6 +209,7 @@ class MessageEventWriter(AnswerEvents):
         self._open: str | None = None
         """The open block: `text`, the signature of a thinking block, or None."""
         self._tools: dict[int, int] = {}
+        """The number of each tool call's block, by the tool call's index."""
         self._sent_characters: dict[int, int] = {}
         """Number of argument characters sent so far, by the tool call's index."""
         self._block_text: list[str] = []
@@ -313,7 +314,7 @@ class MessageEventWriter(AnswerEvents):
         Args:
             reply: the whole reply.
             reasoning: whether to send all reasoning, because none was streamed.
-            thoughts: otherwise, whether to send the redacted thoughts that were not streamed.
+            thoughts: without `reasoning`, whether to send the redacted thoughts not sent yet.
         """
         events = self.untold_reasoning(reply, reasoning=reasoning, thoughts=thoughts)
         events += self.untold_calls(reply)
@@ -360,7 +361,6 @@ class MessageEventWriter(AnswerEvents):
         ]
 
     def _cite(self, index: int) -> Events:
-        """Return the events of the citations in the open text block."""
         if not self._server_calls:
             return []
         text, self._block_text = "".join(self._block_text), []

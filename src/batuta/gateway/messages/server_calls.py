@@ -1,4 +1,4 @@
-"""Tool calls that the server ran, as blocks of Anthropic's Messages API. Pure."""
+"""Tool calls that the server ran, as blocks of Anthropic's Messages API."""
 
 from __future__ import annotations
 

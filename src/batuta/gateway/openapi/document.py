@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document: every route, with request schemas derived from the parsers."""
+"""The OpenAPI 3.1 document: the API's routes, with request schemas derived from the parsers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Operation:
     body: str = ""
     """The name of the request body's schema; empty: there is no JSON body."""
     answer: str = "Object"
-    """The name of the response body's schema; empty: the response is text."""
+    """The name of the response body's schema; empty: the document says that it is text."""
     form: bool = False
     """Whether the body is a form with a file."""
     streams: bool = False
@@ -46,7 +46,7 @@ class Operation:
     public: bool = False
     """Whether the operation never needs a key."""
     query: Mapping[str, Json] = field(default_factory=dict[str, Json])
-    """The schemas of query parameters, by name; not of all parameters of every list."""
+    """The schemas of query parameters, by name; some lists accept further parameters."""
 
 
 _TEXT: Json = {"type": "string"}
@@ -131,7 +131,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("DELETE", "/v1/admin/tenants/{name}"): Operation("Deletes a tenant"),
     ("GET", "/v1/admin/spend"): Operation("The spending"),
     ("GET", "/v1/admin/activity"): Operation("Counts, durations and failures of runs"),
-    ("GET", "/v1/admin/refusals"): Operation("Requests refused for a rate or a budget"),
+    ("GET", "/v1/admin/refusals"): Operation("Numbers of requests refused with status 429"),
     ("GET", "/v1/admin/approvals"): Operation("Plans that wait for approval", answer="List"),
     ("POST", "/v1/admin/approvals/{id}"): Operation(
         "Approves, refuses or edits a plan", body="Object"

@@ -1,11 +1,11 @@
 """Derives a JSON schema from a parser by recording the fields that it reads.
 
-Instead of a body, the parser gets a recorder, which notes the type and the bounds of every field
-read. Required fields, objects, arrays of objects and given strings appear to be present, other
-fields absent, as do all booleans and arrays of strings. To reach all branches, the parser is run
-again for each value of a field with a choice, at most `_MAX_RUNS` times in all; a run ends where
-the parser raises an error. A field that may have several types, such as a string or an array,
-accepts anything in the schema.
+Instead of a body, the parser gets a recorder, which notes the type and the bounds of each field
+read. Booleans and arrays of strings appear to be absent; required fields of other types, objects,
+arrays of objects and given strings appear to be present; all else is absent. To reach more
+branches, the parser is run again for each value of a field with a choice, at most `_MAX_RUNS` times
+in all; a run ends where the parser raises an error. A field that was read without a type accepts
+anything in the schema.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _ObjectNotes:
         self.objects: dict[str, _ObjectNotes] = {}
         """Nested objects by field name; for an array of objects, its items."""
         self.required: set[str] | None = None
-        """The fields that every completed run required; None before the first such run."""
+        """The fields required by every completed run that read the object; None: by no run yet."""
         self.open_names: set[str] = set()
         """Fields that were read without a type."""
 
@@ -97,7 +97,7 @@ class FieldRecorder(Fields):
         return True
 
     def get(self, name: str) -> Any:
-        """Note a field of any type; return the given string, or a placeholder if required."""
+        """Note a field of any type; return the given string, a placeholder if required, or None."""
         self._notes.properties.setdefault(name, {})
         self._notes.open_names.add(name)
         given = self._recording.given.get(self.path(name))
@@ -215,7 +215,7 @@ def body_schema(
 
 
 def _values_around(forced: Mapping[str, str], path: str) -> dict[str, str]:
-    """Return the forced values of the objects around the path, by which the parser reaches it."""
+    """Return the forced values in the objects around the path, needed for reaching it."""
     holder = path.rpartition(".")[0]
     parents = ((name, name.rpartition(".")[0]) for name in forced)
     return {name: forced[name] for name, parent in parents if holder.startswith(parent)}

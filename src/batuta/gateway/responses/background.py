@@ -131,6 +131,7 @@ class BackgroundResponses:
         Raises:
             APIError: the call cannot run, this server stores no responses or runs no jobs, or the
                 queue is full.
+            StoreError: the database fails.
         """
         if self._responses.responses is None or self._jobs is None:
             raise unsupported_parameter("background", "this server keeps no responses.")
@@ -177,6 +178,7 @@ class BackgroundResponses:
         its body and on its finished calls.
 
         Raises:
+            APIError: the stored request cannot be parsed.
             StoreError: the database fails, or the server is not available; the job can be run
                 again.
         """
@@ -224,7 +226,7 @@ class BackgroundResponses:
         return JobEnding(JobState(response["status"]), plain_json(response))
 
     async def current_response(self, row: StoredResponse) -> Json:
-        """Return the response with its current status; it has failed if its job was lost."""
+        """Return the response with its current status: `failed` if its job was lost."""
         body = await body_of(row)
         if JobState(row.status).is_final:
             return body
@@ -253,7 +255,6 @@ class BackgroundResponses:
         return await self._find_status(row.id, row.tenant) is not None
 
     async def _find_status(self, job_id: str, tenant: str) -> JobStatus | None:
-        """Return the job's status; None if the job does not exist."""
         return None if self._jobs is None else await self._jobs.status(job_id, tenant)
 
     async def events(self, name: str, caller: Caller, after: int) -> AsyncIterator[Json]:

@@ -1,4 +1,4 @@
-"""Compaction of a conversation, as requested by Codex: a summary that the client sends back. Pure.
+"""Compaction of a conversation, as requested by Codex: a summary that the client sends back.
 
 The client ends its items with `compaction_trigger`, or calls /v1/responses/compact. The response
 has an item of the type `compaction`, which replaces the earlier conversation; that of
@@ -68,7 +68,7 @@ def compaction_body(body: Fields) -> Fields:
 
 
 def kept_messages(items: Iterable[Mapping[str, Any]], response: str) -> list[dict[str, Any]]:
-    """Return the newest user messages of at most `_KEPT_CHARACTERS`, to keep beside the summary.
+    """Return the newest user messages, in all at most `_KEPT_CHARACTERS`, kept beside the summary.
 
     Their pictures and files are kept too and count as no characters.
 

@@ -63,6 +63,8 @@ class ResponsesEndpoint:
 
         Raises:
             APIError: the request fails before the response has started.
+            StoreError: the database fails before the response has started.
+            ClientGone: the client has disconnected before the body was read.
         """
         body = await self._read(scope, receive)
         caller = caller_of(scope)
@@ -139,6 +141,8 @@ class CompactionEndpoint:
 
         Raises:
             APIError: the request fails before the response has started.
+            StoreError: the database fails before the response has started.
+            ClientGone: the client has disconnected before the body was read.
         """
         body = compaction_body(await self._read(scope, receive))
         references = await parse_fields(parse_history_references, body)
@@ -196,6 +200,7 @@ class StoredResponseEndpoint:
         Raises:
             APIError: the response does not exist or cannot be loaded now, or a query parameter is
                 invalid.
+            StoreError: the database fails before the response has started.
         """
         request = Request(scope)
         if request.method == "DELETE":
@@ -240,7 +245,10 @@ class StoredResponseEndpoint:
 
 @final
 class StoredResponseRoutes:
-    """The methods that cancel a stored response and list its input items."""
+    """The methods that cancel a stored response and list its input items.
+
+    Each raises `StoreError` if the database fails.
+    """
 
     def __init__(self, responses: ResponseStore, background: BackgroundResponses) -> None:
         self._responses = responses
@@ -306,6 +314,7 @@ async def find_response(
 
     Raises:
         APIError: the response does not exist, or cannot be loaded now.
+        StoreError: the database fails.
     """
     response_id: str = request.path_params["id"]
     row = await responses.find(response_id, request.scope, parts)

@@ -1,4 +1,4 @@
-"""The events of a streamed response, and the output items that they build. Pure.
+"""The events of a streamed response, and the output items that they build.
 
 Most methods of `ResponseEventWriter` take something that happened and return the events that report
 it. The events are numbered from 0 without a gap, and the same calls in the same order give the same
@@ -67,7 +67,7 @@ class _OpenToolCall:
 
     @property
     def is_streamed(self) -> bool:
-        """Return True if its arguments are sent in fragments, and False if they are sent whole."""
+        """True if its arguments are sent in fragments, False if they are sent whole."""
         return self.item["type"] == _FUNCTION
 
 
@@ -315,7 +315,7 @@ class ResponseEventWriter(AnswerEvents):
         return [*self._close_item(), *self._close_tools()]
 
     def end(self, response: Json) -> Json:
-        """Return the final event, with the finished response."""
+        """Return the final event, with the finished or failed response."""
         self._has_ended = True
         return self._event(f"response.{response['status']}", response=response)
 
@@ -348,7 +348,7 @@ class ResponseEventWriter(AnswerEvents):
         name = item_id(kind, self.base["id"], index)
         self._open = {"id": name, "status": "in_progress", **fields}
         self.output.append(self._open)
-        # Copied, because the item is filled before the client may have received this event.
+        # Copied: the item is filled later, perhaps before this event is sent.
         added = deepcopy(self._open)
         return self._event("response.output_item.added", output_index=index, item=added)
 
@@ -418,7 +418,6 @@ class ResponseEventWriter(AnswerEvents):
         return events
 
     def _whole_input(self, tool: _OpenToolCall, text: str) -> Events:
-        """Return the events of the complete input of a custom tool call."""
         tool.item[CUSTOM_INPUT] = text
         kind = "response.custom_tool_call_input"
         return [

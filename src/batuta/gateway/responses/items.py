@@ -39,7 +39,7 @@ _CALLS = frozenset({"function_call", "custom_tool_call", "tool_search_call"})
 _RESULTS = frozenset({"function_call_output", "custom_tool_call_output", "tool_search_output"})
 _SEARCHES = frozenset({"tool_search_call", "tool_search_output"})
 _UNSUPPORTED_PARTS = {"file", "computer_screenshot"}
-"""Content types of the API that are not passed to any worker."""
+"""Content types of the API that are refused."""
 SKIPPED_ITEMS = frozenset(
     {
         "additional_tools",
@@ -122,7 +122,6 @@ def _split_attachments(message: Message) -> tuple[Message, list[Part]]:
 
 
 def _join_assistant_messages(messages: list[Message]) -> Iterator[Message]:
-    """Yield the messages, with adjacent assistant messages joined."""
     for role, group in groupby(messages, lambda message: message.role):
         if role is Role.ASSISTANT:
             yield _join_messages(list(group))
@@ -245,7 +244,7 @@ def _parse_result(item: Fields, calls: set[str]) -> tuple[Part, ...]:
 
 
 def _parse_made_picture(item: Fields) -> Message | None:
-    """Return an image generated in an earlier turn; None if the client has removed its data."""
+    """Return an image generated in an earlier turn; None if the item has no `result`."""
     result = item.text("result")
     if not result:
         return None
@@ -259,8 +258,7 @@ def _parse_made_picture(item: Fields) -> Message | None:
 def _parse_reasoning(item: Fields) -> Message | None:
     """Return a worker's own reasoning, recognised by our signature or by its `content`.
 
-    The result is None for an item with a summary only: it describes our own progress, or comes from
-    another server.
+    Return None for other items: their summary describes our progress or is another server's.
     """
     summaries = [part.text("text") or "" for part in item.objects("summary", MAX_ENTRIES) or ()]
     texts = [part.need_string("text") for part in item.objects("content", MAX_ENTRIES) or ()]
@@ -296,7 +294,7 @@ def _parse_part(part: Fields, *, attachments: bool) -> Part:
         case kind if kind in _ATTACHMENT_PARSERS and attachments:
             return _ATTACHMENT_PARSERS[kind](part)
         case kind if kind in _ATTACHMENT_PARSERS:
-            held = "an image" if kind == "input_image" else "files"
+            held = "an image" if kind == "input_image" else "files or recordings"
             raise unsupported_parameter(
                 part.path("type"), f"only a user message or a tool output may contain {held}."
             )

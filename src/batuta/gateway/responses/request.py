@@ -76,9 +76,9 @@ _ACCEPTED_FIELDS = {
     *_TEXT_FIELDS,
     *_OBJECT_FIELDS,
 }
-"""Fields that are validated but ignored."""
+"""Fields that are validated and do not change the answer; some label the stored run."""
 _UNUSED = _ACCEPTED_FIELDS - {"truncation"}
-"""Ignored fields that are listed in a response header."""
+"""The accepted fields that a response header lists as ignored."""
 _KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | REFUSED_FIELDS.keys()
 
 
@@ -141,7 +141,7 @@ async def parse_with_history(body: Fields, history: ResponseHistory) -> Response
     """Parse the body as `parse_response` does, in a thread if the body or the history is large.
 
     Raises:
-        APIError: the body is invalid; the error names the path of the first invalid field.
+        APIError: the body is invalid; the error names the path of an invalid field.
     """
     if not body.is_large and len(history.items) + len(history.by_id) <= _FEW_ITEMS:
         return parse_response(body, history)
@@ -152,7 +152,7 @@ def parse_response(body: Fields, history: ResponseHistory) -> ResponseCall:
     """Return the body as a call.
 
     Raises:
-        APIError: the body is invalid; the error names the path of the first invalid field.
+        APIError: the body is invalid; the error names the path of an invalid field.
     """
     model = body.need_text("model")
     items = _resolve_items(body, history)
@@ -284,7 +284,7 @@ def _check_unsupported(body: Fields) -> None:
 
 
 def _check_accepted(body: Fields) -> None:
-    """Check the types of the ignored fields."""
+    """Check the types of `metadata` and of the fields that do not change the answer."""
     for name in _TEXT_FIELDS:
         body.text(name)
     for name in _OBJECT_FIELDS:

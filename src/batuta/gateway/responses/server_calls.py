@@ -1,4 +1,4 @@
-"""Tool calls that the server ran, as items and events of the Responses API. Pure."""
+"""Tool calls that the server ran, as items and events of the Responses API."""
 
 from __future__ import annotations
 
@@ -93,7 +93,6 @@ def _passage_object(page: Citation) -> Json:
 
 
 def _program_outputs(call: ServerCall) -> list[Json]:
-    """Return a program's printed output and its images."""
     printed = "\n".join(filter(None, (call.output.rstrip("\n"), call.failure)))
     logs = [{"type": "logs", "logs": printed}] if printed else []
     return [*logs, *({"type": "image", "url": url} for url in call.pictures)]
@@ -112,7 +111,7 @@ def started_item(item: Json) -> Json:
 
 
 def call_phases(item: Json) -> Iterator[tuple[str, Json]]:
-    """Yield the name (without `response.`) and the fields of each event of a call, in order."""
+    """Yield the name (without `response.`) and the fields of each event of a call's phases."""
     kind = item["type"]
     yield f"{kind}.in_progress", {}
     if kind == "code_interpreter_call":

@@ -32,9 +32,11 @@ Json = dict[str, Any]
 MAX_THREAD = 500
 """Maximum number of responses in a conversation that is continued."""
 MAX_HISTORY_BYTES = MAX_BODY
-"""Maximum number of bytes of the earlier responses that one request reads."""
+"""Maximum number of bytes of the earlier responses that one request reads. The response whose
+container is used again has a limit of its own, of the same size."""
 MAX_HISTORY_VALUES = 240_000
-"""Maximum number of JSON values in the earlier responses that one request reads."""
+"""Maximum number of JSON values in a conversation that is continued. The responses of referenced
+items, and that of a container, each have a limit of the same size."""
 _EVENTS_FACTOR = 20
 """Roughly the highest ratio of the size of events to their compressed size."""
 _SMALL_PART = 64 * 1024
@@ -74,6 +76,7 @@ class ResponseStore:
         Raises:
             APIError: the previous response cannot be continued, the history is too large, there is
                 no memory for it now, or the caller has read too much.
+            StoreError: the database fails.
         """
         table, tenant = self.responses, caller_of(scope).tenant
         if table is None:
@@ -115,6 +118,7 @@ class ResponseStore:
 
         Raises:
             APIError: there is no memory for it now, or the caller has read too much.
+            StoreError: the database fails.
         """
         table, tenant = self.responses, caller_of(scope).tenant
         if table is None:
@@ -127,9 +131,9 @@ class ResponseStore:
         return await table.get(response_id, tenant, parts)
 
     async def read_again(self, response_id: str, tenant: str) -> StoredResponse | None:
-        """Return the response with its body only; None if it does not exist.
+        """Return the response with its body only, without a check of memory or rates.
 
-        The caller must already have been allowed to read this response.
+        Return None if it does not exist.
         """
         table = self.responses
         return None if table is None else await table.get(response_id, tenant, ("body",))
@@ -191,12 +195,11 @@ async def inputs_of(row: StoredResponse) -> list[Json]:
 
 
 async def events_of(row: StoredResponse) -> list[bytes] | None:
-    """Return the events as they were streamed; None if the response was not streamed."""
+    """Return the events as they were streamed; None if none were stored or loaded."""
     return None if row.events is None else await run_sync(_decompress_events, row.events)
 
 
 async def _decode_part(part: bytes) -> Any:
-    """Decode a stored part; a large part is decoded in a thread."""
     return orjson.loads(part) if len(part) <= _SMALL_PART else await run_sync(orjson.loads, part)
 
 
@@ -280,7 +283,7 @@ def _encode_items(items: Sequence[Json], response_id: str) -> bytes:
 
 
 def _item_with_id(item: Json, response_id: str, index: int) -> Json:
-    """Return the item with a type, and an id by which it can be referenced."""
+    """Return the item with a type, an id by which it can be referenced, and text as a part."""
     kind = item_type(Fields(item))
     name = item_id(_PREFIXES.get(kind, "item"), response_id, index, "in")
     content = item.get("content")

@@ -170,7 +170,7 @@ async def send_events(
     after: int = -1,
     headers: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Send the events as they occur, until they end, the client leaves or its key becomes invalid.
+    """Send events as they occur, until they end or fail, the client leaves or its key is invalid.
 
     A keep-alive frame repeats the number of the last event, so that a client that resumes after
     this number misses nothing. Before the first event the number is 0: a client that resumes then

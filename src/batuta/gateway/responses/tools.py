@@ -44,8 +44,8 @@ _ODD = re.compile(r"[^A-Za-z0-9_-]")
 def flat_name(namespace: str | None, name: str) -> str:
     """Return the name under which workers get the function: its name, after any namespace.
 
-    A name with a namespace that a provider could reject is replaced by a shorter, plain name that
-    ends with a hash.
+    A name with a namespace that a provider could reject is replaced by a plain name of at most
+    `MAX_NAME` characters that ends with a hash.
     """
     if not namespace:
         return name
@@ -75,7 +75,7 @@ def named_functions(tools: Iterable[Fields]) -> Iterator[tuple[str | None, Field
 
 
 def own_names(tools: Iterable[Json]) -> dict[str, Json]:
-    """Return the fields `name` and `namespace` of namespaced functions, by the workers' names."""
+    """Return the fields `name` and `namespace` of namespaced functions, by their `flat_name`."""
     return {
         flat_name(tool["name"], function["name"]): {
             "name": function["name"],
@@ -89,7 +89,7 @@ def own_names(tools: Iterable[Json]) -> dict[str, Json]:
 
 
 def custom_names(tools: Iterable[Json]) -> frozenset[str]:
-    """Return the workers' names of the custom tools."""
+    """Return the names under which workers get the custom tools."""
     names: set[str] = set()
     for tool in tools:
         inner = tool.get("tools") or () if tool["type"] == NAMESPACE else ()
@@ -116,8 +116,7 @@ def parse_functions(body: Fields, found: Iterable[Fields] = ()) -> tuple[Tool, .
 
     Args:
         body: the request.
-        found: tools that the client's searches found; a tool of the same name in `tools` is used
-            instead.
+        found: tools that searches found; a tool of the same name in `tools` is used instead.
 
     Raises:
         APIError: a tool is malformed, or two in `tools` have the same name.
@@ -129,7 +128,6 @@ def parse_functions(body: Fields, found: Iterable[Fields] = ()) -> tuple[Tool, .
 
 
 def _parse_called(tools: Iterable[Fields]) -> Iterator[Tool]:
-    """Yield the tools that workers can call."""
     for namespace, entry in named_functions(tools):
         kind = entry.text("type")
         if kind in _CALLED:
@@ -145,7 +143,7 @@ def _is_own_search(entry: Fields) -> bool:
 
 
 def found_tools(items: Iterable[Fields]) -> list[Fields]:
-    """Return the tools that the client's searches have found.
+    """Return the tools that searches, of the client or of a provider, have found.
 
     Raises:
         APIError: a result is malformed.

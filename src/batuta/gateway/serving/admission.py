@@ -177,7 +177,7 @@ class Admission:
     expected_tokens: int = 0
     """Tokens that the key's rate limit has counted before the run; 0 without such a limit."""
     taken_tokens: Taken | None = None
-    """The tokens counted by the limiter; None: counted elsewhere, already settled, or no limit."""
+    """The tokens counted by the limiter; None: counted at submission, settled, or no limit."""
     in_concurrency: bool = False
     """True while the call counts towards its key's concurrency."""
     is_settled: bool = False
@@ -229,7 +229,7 @@ class AdmissionController:
             call: the call.
             admission: records what the call holds.
             bound_cost: returns an upper bound on the cost of the run's first calls.
-            in_background: whether a job runs the call; then the job counts towards the concurrency.
+            in_background: whether a job runs the call; `KeyLimitGate` then counts the job instead.
             already_counted: whether the rate limits counted the call when it was submitted.
             durable: whether another process resumes the run, with its reservation, if this one
                 dies.
@@ -261,7 +261,7 @@ class AdmissionController:
 
     @contextmanager
     def _count_refusals(self, tenant: str, key: str) -> Generator[None]:
-        """Count the block's refusals for a rate or budget, so that operators see why calls fail."""
+        """Count the block's refusals with status 429, so that operators see why calls fail."""
         try:
             yield
         except APIError as refusal:
@@ -320,7 +320,6 @@ class AdmissionController:
             await self._rate_limiter.concurrency.leave(key, admission.run_id)
 
     async def _take_rates(self, caller: Caller, key: str, expected: int) -> list[RateWindow]:
-        """Take the request and its expected tokens from the key's rates."""
         policy, windows = caller.permissions, list[RateWindow]()
         if policy.rpm is not None:
             windows.append(await self._rate_limiter.take(REQUESTS, key, policy.rpm))
@@ -408,7 +407,7 @@ _HEADER_SAFE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 class PreparedCall:
     """A call that is ready to run, with its model, workers, limits and policies.
 
-    The fields about its session are set after the others.
+    `session` and `in_session` are set when the call joins its session.
     """
 
     call: ParsedCall

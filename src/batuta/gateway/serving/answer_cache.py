@@ -48,9 +48,9 @@ class AnswerCacheOptions:
     """Which answers are cached, and for how long."""
 
     seconds: float = 3600.0
-    """Lifetime of a cached answer, from the end of its run."""
+    """Seconds for which an answer is cached, from the end of its run."""
     sampled: bool = False
-    """Whether to cache also answers with neither a temperature of 0 nor a seed."""
+    """Whether answers sampled with neither a temperature of 0 nor a seed are cached too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +66,7 @@ class RepeatableCall:
     conductor: str
     """The conductor's name, or the workflow if the request contains one."""
     guardrails: tuple[str, ...] = ()
+    """The names of the guardrails, and the plan rules."""
 
     def digest(self, core: Question | None = None) -> bytes:
         """Return a SHA-256 digest, equal for calls that may share an answer.
@@ -84,6 +85,7 @@ class EarlierAnswer:
     """The result of a cache lookup."""
 
     run: Run | None
+    """The run with the answer; None if there is none."""
     kind: str
     """`hit`, `similar` (the same question in other words) or `miss`."""
 
@@ -237,9 +239,9 @@ class RepeatedAnswers:
         return run
 
     def _comparable(self, call: RepeatableCall) -> tuple[Question, str] | None:
-        """Return the question with only its core, and its text; None if only an equal one matches.
+        """Return `comparable_question` of the call; None if only an equal question matches.
 
-        Similar questions never match with guardrails, which may react to single words, and with a
+        Similar questions never match with guardrails, which may react to single words, or with a
         temperature above 0, by which the caller requests variety.
         """
         if self._similar is None or call.guardrails or call.question.sampling.temperature:
@@ -257,7 +259,7 @@ async def _compute_digest(call: RepeatableCall, core: Question | None = None) ->
 
 
 def is_repeatable(run: Run) -> bool:
-    """Return True if the run has one complete answer in text that does not come from the cache.
+    """Return True if the run has one complete answer that is no refusal and not from the cache.
 
     Tool calls contain ids of their run, and a truncated answer may be longer next time.
     """

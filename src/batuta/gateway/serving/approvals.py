@@ -131,7 +131,7 @@ async def _watch_plan(
 
 
 async def _withdraw_plan(store: Store, plan_id: str) -> None:
-    """Withdraw the plan of a client that has disconnected; if the store fails, it expires."""
+    """Withdraw the plan of a cancelled run; if the store fails, the plan expires."""
     with anyio.CancelScope(shield=True):
         try:
             await store.approvals.close(plan_id, "withdrawn")

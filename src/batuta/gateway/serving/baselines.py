@@ -73,11 +73,11 @@ def open_learned_methods(
 def baseline_models(
     pool: Pool, limits: Limits, learned: LearnedMethods | None = None
 ) -> tuple[ServedModel, ...]:
-    """Return every method as a served model of the pool.
+    """Return each available method as a served model of the pool.
 
     Args:
         pool: the workers.
-        limits: the limits of a run; the steps are replaced by those that the method needs.
+        limits: the limits of a run; a fixed number of calls of a loaded method replaces the steps.
         learned: the methods that learn from outcomes; None: none of them is served.
     """
     fixed = {name: partial(_open_fixed, name) for name in plugin_names("baseline")}

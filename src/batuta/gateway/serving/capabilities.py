@@ -53,7 +53,7 @@ def capable_workers(pool: Pool, question: Question, *, conducted: bool) -> Pool:
 
 
 def check_attachments(workflow: Workflow | None, question: Question, pool: Pool) -> None:
-    """Check that each model in a caller's workflow sees the attachments, or reads one that does.
+    """Check that each model of a caller's workflow sees the attachments or reads a step that does.
 
     Raises:
         APIError: a model cannot see the attachments, and its step reads none whose model can.
@@ -146,7 +146,6 @@ async def check_chosen_answer(run: Run, guardrails: Guardrails) -> Run:
 def _unrecorded_acts(
     run: Run, acts: tuple[GuardrailTriggered, ...]
 ) -> tuple[GuardrailTriggered, ...]:
-    """Return the actions that the run has not recorded for an answer."""
     answer = f"{GuardrailStage.OUTPUT}:"
     recorded = {(act.policy, act.action) for act in run.guards if act.where.startswith(answer)}
     return tuple(act for act in acts if (act.policy, act.action) not in recorded)

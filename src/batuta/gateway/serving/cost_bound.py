@@ -1,9 +1,8 @@
-"""Upper bounds on costs, which are reserved before a run begins. Pure.
+"""Upper bounds on costs, which are reserved before a run begins.
 
 The bounds are of a run's first calls, except for an explored workflow, which is reserved whole.
-Dollars for later calls are reserved one by one
-(`gateway.serving.reserved_budget`), so that a run holds only what it has spent and what its calls
-in flight may still cost.
+Dollars for later calls are reserved one by one (`gateway.serving.reserved_budget`), so that a run
+holds only what it has spent and what its calls in flight may still cost.
 """
 
 from __future__ import annotations

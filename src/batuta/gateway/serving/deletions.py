@@ -82,7 +82,7 @@ class Deletions:
         return deleted
 
     async def delete_tenant(self, store: Store, tenant: str, *, by: str) -> bool:
-        """Delete the tenant, its keys and all its data; return whether any of it existed."""
+        """Delete the tenant, its keys and its data; return whether any of it existed."""
         await store.audit.append(
             AuditEntry(actor=by, action="tenant.deleted", subject=tenant, tenant=tenant)
         )

@@ -1,7 +1,7 @@
 """Runs a prepared call for its client, whole or streamed, and describes how it was answered.
 
-A request is cancelled when its client disconnects or reads too slowly, when a person stops it on
-the page, when its key becomes invalid, and when the server stops.
+A request is cancelled when its client disconnects or reads a stream too slowly, when a person stops
+it on the page, when its key becomes invalid, and when the server stops.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.execute import RunService
 from batuta.store import encode_run
 
-_UNPLANNED_OUTCOMES = {Outcome.DEGRADED, Outcome.FALLBACK, Outcome.LIMITED, Outcome.UNSURE}
+_REPORTED_OUTCOMES = {Outcome.DEGRADED, Outcome.FALLBACK, Outcome.LIMITED, Outcome.UNSURE}
 """Outcomes that are always reported with the answer."""
 
 
@@ -114,7 +114,7 @@ def orchestration_field(run: Run, *, trace: bool) -> dict[str, Any]:
         extra["files"] = files
     if cropping is not None:
         extra["cropped"] = cropping_json(cropping)
-    if run.outcome not in _UNPLANNED_OUTCOMES and not extra:
+    if run.outcome not in _REPORTED_OUTCOMES and not extra:
         return {}
     summary = {"run_id": run.id, "outcome": run.outcome.value, "limit": run.limit}
     return {"orchestration": {**summary, **extra}}

@@ -1,4 +1,4 @@
-"""Finds the ids of files in a conversation's earlier turns. Pure.
+"""Finds the ids of files in a conversation's earlier turns.
 
 An id gives no access by itself: only files of the caller's tenant are read.
 """

@@ -89,7 +89,7 @@ def _provider_wait(run: Run) -> float | None:
 
 
 def _request_error(run: Run) -> APIError | None:
-    """Return the provider's refusal of this request, with the provider's message, if any."""
+    """Return the provider's refusal of this request with its message; None if there is none."""
     if run.error_code == "bad_request":
         return APIError(400, "bad_request", f"{_error_sentence(run)}: {_provider_message(run)}")
     return None
@@ -136,7 +136,6 @@ def _refusal_error(run: Run) -> APIError:
 
 
 def _wrong_reply_error(run: Run) -> APIError:
-    """Return the error for a reply without the required tool call or in the wrong format."""
     if run.error_code == "no_tool_call":
         return APIError(502, "no_tool_call", f"{_error_sentence(run)}.")
     return APIError(502, "wrong_form", f"{_error_sentence(run)}: {_provider_message(run)}")
@@ -175,7 +174,7 @@ def _start_capital(sentence: str) -> str:
 
 
 def _provider_message(run: Run) -> str:
-    """Return the provider's error message, without keys and addresses."""
+    """Return the run's error, often a provider's, cropped and without keys and addresses."""
     return clean_message(first_words(run.error or "", _MAX_READ))[:_MAX_MESSAGE]
 
 

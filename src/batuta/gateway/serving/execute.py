@@ -181,9 +181,9 @@ class RunService:
         Args:
             call: the call.
             caller: the caller.
-            run_id: the run's id, given by a job, whose call is neither cached nor explored; None: a
-                new id.
-            in_background: whether a job runs the call; then the job counts towards the concurrency.
+            run_id: the run's id if a job runs the call, which is then neither cached nor explored;
+                None: a new id.
+            in_background: whether a job runs the call; `KeyLimitGate` then counts the job instead.
             already_counted: whether the rate limits counted the call when it was submitted.
             durable: whether another process resumes the run if this one dies.
 
@@ -192,7 +192,7 @@ class RunService:
             StoreError: the database fails, and the call needs it.
         """
         call = await self._complete_call(call, caller)
-        # Nothing is awaited from here to `prepare`: a reload would unload the method again.
+        # No await between these two: a reload of the settings would unload the method again.
         await load_served_model(self._catalogue, call.model)
         prepared_call = self._preparer.prepare(call, caller, run_id or new_run_id())
         kind = prepared_call.auxiliary
@@ -238,7 +238,7 @@ class RunService:
                 await self._explorer.settle(prepared_call.chosen)
 
     async def _complete_call(self, call: ParsedCall, caller: Caller) -> ParsedCall:
-        """Return the call with its caller's files, and with what its client left out of turns."""
+        """Return the call with the caller's files, and with what `CallMemory.fill_in` adds."""
         if call.server_tools or call.question.needed_tags:
             call = await self._files.bind(call, caller)
         question = self.before_calls.fill_in(call.question, caller.tenant)
@@ -400,7 +400,6 @@ class RunService:
         raise work.refusal or internal_error()
 
     async def _execute(self, prepared: PreparedCall, emit: EventHandler | None) -> Run:
-        """Execute and store the run without watching the caller's key."""
         if prepared.earlier is not None:
             return await self._repeat_answer(prepared, prepared.earlier, emit)
         recorder = Recorder()
@@ -467,7 +466,6 @@ class RunService:
         return SessionFunds(self._session_memory, session, budget)
 
     def _run_settings(self, prepared: PreparedCall) -> RunSettings:
-        """Return the settings of the call's run."""
         return RunSettings(
             fallback=prepared.served_model.fallback,
             timeouts=self._catalogue.timeout_policy,
@@ -482,7 +480,11 @@ class RunService:
         )
 
     async def flush_runs(self) -> None:
-        """Wait until every finished run is in the database with its cost."""
+        """Wait until every finished run is in the database with its cost.
+
+        Raises:
+            StoreError: the database fails.
+        """
         if self._store is not None:
             await self._store.flush()
 
@@ -528,7 +530,7 @@ class RunService:
         self, prepared: PreparedCall, earlier: Run, emit: EventHandler | None
     ) -> Run:
         """Return a new run with the cached answer, without calling a worker."""
-        # A similar question has other words; an equal one is stored as guardrails have changed it.
+        # An equal question is taken from the earlier run, in which guardrails may have changed it.
         is_similar = prepared.cache_result == "similar"
         question = prepared.call.question if is_similar else earlier.header.question
         run = repeated_run(earlier, prepared.run_id, question)
@@ -547,7 +549,7 @@ class RunService:
         """
         if run.outcome is Outcome.CANCELLED and prepared.will_resume():
             return  # the run is not over: its job keeps the finished steps
-        self._count_run(prepared, run)
+        self._report_run(prepared, run)
         caller = prepared.caller
         with anyio.CancelScope(shield=True):
             if run.outcome is Outcome.WAITING:
@@ -600,7 +602,7 @@ class RunService:
         rules = self._catalogue.session_rules
         return self._sessions.estimate_alone(session, run, call.question, prepared.pool, rules)
 
-    def _count_run(self, prepared: PreparedCall, run: Run) -> None:
+    def _report_run(self, prepared: PreparedCall, run: Run) -> None:
         """Report the run to exploration, metrics, spans and the memories of conversations."""
         tenant = prepared.caller.tenant
         if prepared.chosen is not None:

@@ -1,4 +1,4 @@
-"""Exploration: runs an alternative on a small share of requests, to learn which one is better.
+"""Exploration: runs an alternative on a share of the requests, to learn which one is better.
 
 Off unless `[mini] explore` is set. An explored run is marked in its trace, in a header and on the
 page. Its dollars are reserved from a daily budget before the run; what the run has not spent is
@@ -34,7 +34,7 @@ EXPLORED_HEADER = "x-batuta-explored"
 MOST_ARMS = 8
 """Maximum number of workflows, or of single models, among the arms (ways to answer a question)."""
 AS_SERVED = "as served"
-"""The name of the arm that is served without exploration, unless it is a single workflow."""
+"""The name of the default arm, the system itself, unless the default is a single workflow."""
 _CACHE_SECONDS = 5.0
 """Seconds for which an arm's statistics are cached."""
 _UNSAFE_IN_HEADER = re.compile(r"[^A-Za-z0-9_.,:/ ()>-]")
@@ -97,8 +97,8 @@ class Explorer:
     ) -> ChosenArm | None:
         """Choose an arm.
 
-        Return None if the model does not explore, the daily budget does not suffice, or the store
-        fails.
+        Return None if the model does not explore, the daily budget does not suffice, or there is
+        no store or it fails.
         """
         explore, store = served.explore, self._store
         if explore is None or store is None or served.conductor is None:
@@ -170,7 +170,7 @@ def mark_explored(chosen: ChosenArm, run: Run) -> Run:
 def list_arms(
     conductor: Conductor, question: Question, pool: Pool, *, limits: Limits
 ) -> tuple[str, list[Arm]]:
-    """Return the kind of question and its arms, the first of which is served without exploration.
+    """Return the kind of question and its arms, the first of which is the default.
 
     A workflow selector's arms are the best workflows of its library for the kind of question. The
     arms of any other system, or of a selector without such workflows, are the system itself and the

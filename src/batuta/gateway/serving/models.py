@@ -54,7 +54,7 @@ class ServedModel:
 
     name: str
     conductor: Conductor | None
-    """The conductor that writes the workflow; None if `solver` answers."""
+    """The conductor that writes the workflow; None if a method answers, or until it is loaded."""
     pool: Pool
     limits: Limits = field(default_factory=Limits)
     """The limits of a run; a caller can lower them, and raise the rounds to `max_rounds`."""
@@ -67,7 +67,7 @@ class ServedModel:
     solver: Solver | None = None
     """A method that chooses among replies, instead of a conductor."""
     calls: int | None = None
-    """The number of worker calls that the method needs; None: unknown, or there is no method."""
+    """Maximum number of worker calls of the loaded method; None: no fixed number, or no method."""
     max_rounds: int = 1
     """Maximum number of rounds that a caller may request; `limits.rounds` is the default."""
     embeds: bool = False
@@ -77,7 +77,8 @@ class ServedModel:
     explore: ExploreOptions | None = None
     """The exploration options; None: the model does not explore."""
     min_confidence: float | None = None
-    """The confidence (probability of a correct answer) below which an answer is `unsure`."""
+    """The confidence (probability of a correct answer) below which an answer is `unsure`; None: no
+    confidence is required."""
     load: Callable[[], Solver] | None = None
     """Imports the method at the first call; None: there is nothing to import."""
 
@@ -117,7 +118,7 @@ class ServedModel:
             alias: the alias under which it is listed, if any.
         """
         name = alias or self.name
-        known = {
+        entry = {
             "id": name,
             "object": "model",
             "type": "model",
@@ -127,7 +128,7 @@ class ServedModel:
             "owned_by": "batuta",
             "description": self.description,
         }
-        return known if name == self.name else {**known, "alias_of": self.name}
+        return entry if name == self.name else {**entry, "alias_of": self.name}
 
 
 def served_models(
@@ -269,7 +270,7 @@ class Catalogue:
     """
 
     pool: Pool
-    """Every worker."""
+    """The workers, except those for embeddings."""
     clients: Mapping[WorkerId, Client]
     """The client of each worker."""
     models: tuple[ServedModel, ...]

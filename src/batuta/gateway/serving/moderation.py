@@ -22,7 +22,13 @@ from batuta.gateway.access.rate_limit import (
     enter_concurrency,
     retry_headers,
 )
-from batuta.gateway.errors import APIError, invalid_type, invalid_value, model_not_found, not_found
+from batuta.gateway.errors import (
+    APIError,
+    invalid_type,
+    invalid_value,
+    model_not_found,
+    require_part,
+)
 from batuta.gateway.http.body import Fields, json_response, read_fields
 from batuta.gateway.serving.admission import check_starts_runs
 from batuta.gateway.serving.attachments import picture_url
@@ -51,10 +57,11 @@ class ModerationEndpoint:
         Raises:
             APIError: no provider is configured, the key may not use the provider or has reached a
                 limit, the body is invalid, a guardrail blocks the input, or the provider fails.
+            ClientGone: the client has disconnected before the body was read.
         """
-        client, caller = self._catalogue.moderation, caller_of(request.scope)
-        if client is None:
-            raise not_found("A moderation provider ([moderation] in the settings)")
+        missing = "This server has no moderation provider: add [moderation] to its settings."
+        client = require_part(self._catalogue.moderation, missing)
+        caller = caller_of(request.scope)
         _check_permissions(caller, client, self._catalogue.plan_rules)
         async with self._count_concurrency(caller):
             await self._take_rate(caller)
@@ -64,7 +71,8 @@ class ModerationEndpoint:
         body = await read_fields(request.scope, request.receive)
         requested = body.text("model")
         if requested not in {None, client.worker.model}:
-            raise model_not_found(str(requested))
+            why = f"the moderation model of this server is '{client.worker.model}'"
+            raise model_not_found(str(requested), why)
         given = await self._check_policies(self._parse_input(body))
         try:
             judgement = await client.moderate(given)
@@ -115,7 +123,7 @@ class ModerationEndpoint:
         return [*({"type": "text", "text": text} for text in texts), *pictures]
 
     async def _check_texts(self, texts: list[str]) -> list[str]:
-        """Return the texts of one input after the guardrails; a match across texts joins the texts.
+        """Return the texts of one input as guardrails change them; a match across texts joins them.
 
         Raises:
             APIError: a guardrail blocks the input.
