@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 INSPECT_PREFIX = "inspect:"
 """The prefix of the name of an inspect_ai task."""
 DEFAULT_LIMIT = 100
-"""Default number of questions, except for a record."""
+"""Default number of questions, except for a record and a task of inspect_ai."""
 PAID_FILE = "paid.db"
 """The file that records the calls paid from the budget."""
 SIMULATED_CALIBRATION = 1000
-"""Number of questions on which simulated workers, which cost nothing, are compared."""
+"""Number of calibration questions for simulated workers, whose calls cost nothing."""
 
 
 def run_inspect(wanted: EvalCommandOptions) -> EvalCommandOptions:
@@ -96,6 +96,7 @@ async def open_eval_subject(
     Raises:
         ConfigError: an option does not apply, or something that it names does not exist.
         SourceError: there are no such questions, or they cannot be read.
+        BatutaError: the journal, the sandbox or the executor cannot be opened.
     """
     from batuta.clients.cache import warn_if_emptied  # noqa: PLC0415 - few need it
     from batuta.lab.evals import EvalPart, open_tasks  # noqa: PLC0415 - loads numpy
@@ -204,7 +205,7 @@ def _other_options(wanted: EvalCommandOptions) -> dict[str, bool]:
 
 
 def _open_budget(wanted: EvalCommandOptions, subject: Subject, stack: AsyncExitStack) -> CallLimit:
-    """Open the budget, without the dollars that earlier commands with this --out have spent."""
+    """Open the budget, less the dollars that earlier commands with this --out have spent."""
     from batuta.clients.cache import warn_if_emptied  # noqa: PLC0415 - few need it
     from batuta.lab.tune.spending import Allowance, BudgetedClient, PaidCalls, TuneBudget  # noqa: PLC0415 - only when wanted
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 EXPORT_FORMATS = ("routerarena",)
 SEARCHED = 1000
-"""Number of generated tasks among which a task is searched by its id."""
+"""Minimum number of generated tasks among which a task is searched by its id."""
 
 
 def export_choices(
@@ -224,7 +224,7 @@ def show_tasks(
 def _load_tasks(name: str, files: Sequence[Path], *, seed: int, size: int) -> tuple[Task, ...]:
     """Return all tasks of a source, or the first `size` tasks that a generator makes.
 
-    Of the rehearsal they are the questions that `batuta eval` would ask.
+    From the rehearsal, return the first `size` questions that `batuta eval` would ask.
     """
     if name.partition(":")[0] != REHEARSAL:
         return datasets.load_tasks(name, files=files, seed=seed, size=size)

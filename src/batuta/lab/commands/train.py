@@ -122,7 +122,7 @@ def training_summary(trained: SelectorTraining) -> str:
 def print_preflight(settings: TrainSettings, *, as_json: bool, calls: int = 0) -> None:
     """Print the training's estimated cost and time; exit with 2 if something is missing.
 
-    The estimate uses `calls` real calls, which only the process of rank 0 makes.
+    Only the process of rank 0 prints, and makes the `calls` real calls that the estimate uses.
     """
     from batuta.lab.train.preflight import check_training  # noqa: PLC0415 - loads torch
 
