@@ -7,7 +7,7 @@ no answer; the evaluation grades all replies:
 - The repeatable-skill oracle (n > 1) takes the worker that did best on the other samples of the
   same question. What the oracle gains beyond that is sampling luck, which no router can exploit.
 
-A worker that fails has no substitute.
+A reply of a substitute for a failed worker does not count.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class AllWorkers:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """Takes the answer that most workers give; the best worker's answer wins ties."""
+    """Takes the most frequent answer; in a tie, that of the best-ranked worker."""
 
     name: str = "vote"
     calls: None = None

@@ -117,7 +117,7 @@ class FittedConfidence:
         return self.stored.model_dump_json(indent=1) + "\n"
 
     def can_serve(self, samples: SampleSetting | None) -> bool:
-        """Return whether settings that ask for these samples can name the file."""
+        """Return whether settings that ask for these samples, or None, can name the file."""
         sampled = (one.sampled for one in self.stored.conductors.values())
         if samples is None:
             return bool(self.stored.conductors)

@@ -379,7 +379,7 @@ class _EvalSession:
     async def equalise(self, name: str, what: EqualResource) -> MatchedBudget | None:
         """Measure self-consistency and best-of-N with that system's budget, and return the budget.
 
-        None if the budget is unknown, or takes more than `MOST_SAMPLES`; then nothing is measured.
+        None if the budget is unknown, or takes more than `MOST_SAMPLES`; then neither is measured.
         """
         budget = await self._matched_budget(name, what)
         if budget is None:

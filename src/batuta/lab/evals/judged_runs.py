@@ -88,6 +88,7 @@ async def read_judged_runs(target: str) -> JudgedRuns:
 
     Raises:
         ConfigError: there is no such store, or it has no such questions.
+        StoreError: the store cannot be read.
     """
     if "://" not in target and not Path(target).exists():
         raise ConfigError(f"there are no runs at {target}; name the store that the server used")
@@ -119,6 +120,7 @@ async def read_judged_tasks(target: str) -> list[Task]:
 
     Raises:
         ConfigError: there is no such store, or it has no such questions.
+        StoreError: the store cannot be read.
     """
     return list((await read_judged_runs(target)).tasks)
 

@@ -40,7 +40,7 @@ JUDGE = "the judge"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectSetup:
-    """The names from which a subject is opened; their files must be the same on every machine."""
+    """The names from which a subject is opened; files named must be equal on every machine."""
 
     pool: str | None = None
     """The pool and the conductor are named as for `load_config`; None for the defaults."""
@@ -244,7 +244,7 @@ class TrialOrders:
 @final
 @dataclass(frozen=True, slots=True)
 class RemoteTrials:
-    """Runs trials on an executor with other processes, which do not execute questions' tests."""
+    """Runs trials in an executor's processes, which do not execute the tests in questions."""
 
     executor: Executor
     setup: SubjectSetup

@@ -209,7 +209,7 @@ class Subject:
 
     @property
     def identities(self) -> dict[str, Identity]:
-        """The known identities of workers, and of conductors' models that are not, by name."""
+        """The known identities of workers, and of conductors' models that are no workers."""
         if self.simulated:
             return {str(worker.id): {"source": self.source} for worker in self.pool}
         found = {str(worker): client_identity(client) for worker, client in self.clients.items()}

@@ -455,8 +455,8 @@ def _worker_system(name: str, worker: WorkerId) -> System:
 def find_system(name: str, subject: Subject) -> System:
     """Find the system of that name: a worker's id, a preset, a method, or `FILE.py:MEMBER`.
 
-    A record may have the answers of a method, as of a task of inspect_ai. The method's name then
-    stands for these answers.
+    A record can name a method among its workers, as one from inspect_ai does. The name then stands
+    for the recorded answers.
 
     Raises:
         ConfigError: there is no such system, it cannot be opened, or the server would refuse it.
