@@ -130,7 +130,7 @@ def text_digest(*texts: str) -> str:
 
 
 def as_json(data: Any) -> str:
-    """Return `data` as JSON for `Task.data`; values that JSON lacks, as fractions, are strings."""
+    """Return `data` as JSON for `Task.data`; fractions, which JSON lacks, become strings."""
     try:
         return orjson.dumps(data).decode()
     except orjson.JSONEncodeError:  # integers beyond 64 bits, fractions

@@ -15,7 +15,7 @@ from batuta.lab.tasks.graders.structured_data import PROGRAM_KEYS, structured_an
 from batuta.language import answer_extraction
 
 MAX_LENGTH = 100_000
-"""Maximum length of a program, in characters."""
+"""Maximum number of characters read of an answer, counted from the end."""
 
 MAX_BLOCKS = 100
 """Maximum number of code blocks read, counted from the end."""
