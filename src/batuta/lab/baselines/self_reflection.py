@@ -52,7 +52,7 @@ _SAYS_RIGHT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _ReflectionConductor:
-    """Plans the best worker's turns, two per round, until the feedback finds nothing wrong."""
+    """Plans the best worker's turns, two a round, until none is left or no mistake is found."""
 
     name: str
     turns: int

@@ -8,13 +8,13 @@ and attempts are counted under these skills. For a new question the orchestratin
 skills the question needs and how much of each. A worker's score is the weighted mean of its
 competences in these skills, less `price` for each dollar that its call costs under them. Ties are
 broken by competence in the skills' categories, then over all questions, then by cost. Whether
-skills, only their categories or neither are used is chosen on questions that were not counted. If
-the model names no known skill, skills are found by their indicator words.
+skills, only their categories or neither are used is chosen on held-out questions. If the model
+names no known skill, skills are found by their indicator words.
 
 Deviations
 - Skills are not merged or split afterwards by asking the model again.
-- The counted questions are labelled like new questions: the model is not shown which workers were
-  right, so that the validation holds for new questions.
+- Questions are labelled like new questions: the model is not shown which workers were right, so
+  that the validation holds for new questions.
 - Competence is the mean of Beta(1 + right, 1 + wrong), not the proportion correct (0 if unseen).
 - The last tie is broken by cost and not at random.
 - One round with one worker: the turns of search and answer of the agentic part are left out.
