@@ -46,6 +46,7 @@ def run_inspect(wanted: EvalCommandOptions) -> EvalCommandOptions:
         ConfigError: an option does not apply, inspect_ai is missing, or the task or a system cannot
             be run.
         SourceError: nothing was scored.
+        StoreError: a file cannot be written.
     """
     given = {**_budget_options(wanted), **_other_options(wanted)}
     _refuse_options(wanted, given, "inspect_ai asks and grades the questions")

@@ -78,7 +78,7 @@ def _open_chooser(conductor: Path | None, history: Path | None, system: str) -> 
     Raises:
         ConfigError: neither or both are named, the folder has no selector, or the system cannot
             choose by the question.
-        SourceError: the history cannot be read.
+        SourceError: the history cannot be read, or lacks something that the system needs.
     """
     from batuta.conductors.selector import Selector, open_selector  # noqa: PLC0415 - same
     from batuta.lab.baselines import ConductorSolver  # noqa: PLC0415 - loads numpy

@@ -381,6 +381,7 @@ def tune_record(options: TuneOptions) -> dict[str, Any]:
     Raises:
         ConfigError: an option does not apply to a record.
         SourceError: the record is missing, too small, or lacks the costs that are needed.
+        StoreError: the results cannot be written.
     """
     _refuse_with_record(options)
     from batuta.embedded.blas import limit_blas_to_one_thread  # noqa: PLC0415 - loads numpy
