@@ -50,7 +50,7 @@ class AllWorkers:
         return f"each@{self.samples}"
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """Make all calls concurrently, the best worker's first."""
+        """Make all calls concurrently; the best worker's steps are the first of the run."""
         workers = [worker.id for worker in context.pool.ranked()]
         if all(RECORDED_TAG in worker.tags for worker in context.pool):
             return await self._ask_in_one_run(workers, question, context, seed)

@@ -54,7 +54,7 @@ def quality_hull(points: Sequence[CostQuality]) -> tuple[CostQuality, ...]:
 
 
 def average_improvement(points: Sequence[CostQuality], low: float, high: float) -> float | None:
-    """Return AIQ, the mean height of the points' hull between two costs.
+    """Return AIQ, the mean height of the points' `quality_hull` between two costs.
 
     Beyond its last corner the hull is level. If the hull begins after `low`, the mean begins there;
     if it begins after `high`, the result is None.

@@ -179,7 +179,7 @@ def _expand_names(names: Sequence[str], subject: Subject) -> list[str]:
 
 
 def _group_systems(wanted: Sequence[System], subject: Subject) -> Iterator[list[System]]:
-    """Yield the systems in order; on a record, systems that use all replies form one group."""
+    """Yield the systems in order; on a record, those with `uses_all_answers` form one group."""
     shared = [one for one in wanted if one.uses_all_answers and subject.answer_cache is not None]
     for one in wanted:
         if one not in shared:

@@ -19,7 +19,7 @@ SAMPLE_SLACK = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchedBudget:
-    """The budget of the systems that are added for a comparison at equal cost."""
+    """The budget of the systems that are added for a comparison at equal calls or cost."""
 
     of: str
     """The system whose mean is matched."""

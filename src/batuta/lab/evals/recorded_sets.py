@@ -202,7 +202,7 @@ def make_record_parts(
     """Return a part for each seed: test questions are measured; outcomes on all others are known.
 
     With the split `all`, every question is a test question. The arguments are those of
-    `open_recorded_parts`. If the record has extracted answers, replies are these answers.
+    `open_recorded_parts`. A reply without a loaded text consists of its extracted answer, if known.
 
     Raises:
         ConfigError: `change` does not fit the record's workers.

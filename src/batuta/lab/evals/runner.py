@@ -105,7 +105,7 @@ def plan_trials(
         + system.terms
     )
     if system.has_conductor:
-        method += subject.drafting_key(system.drafts)
+        method += subject.drafting_key(system.drafter)
     whole_pool = _start_digest(method + repr(subject.pool))
     found: list[EvalTrial] = []
     for task, family in tasks:

@@ -40,7 +40,7 @@ JUDGE = "the judge"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectSetup:
-    """The names from which a subject is opened; files named must be equal on every machine."""
+    """The names from which a subject is opened; named files must be equal on every machine."""
 
     pool: str | None = None
     """The pool and the conductor are named as for `load_config`; None for the defaults."""
@@ -52,7 +52,7 @@ class SubjectSetup:
     scope: str = ""
     """The evaluation's name; calls in a database are shared among evaluations of one name."""
     judge: str | None = None
-    """The worker that grades answers that no rule decides; None leaves them undecided."""
+    """The worker that grades answers that no rule decides; None: no worker does."""
     sandbox: str = SandboxBackend.AUTO.value
     calibrates: bool = False
     """Whether confidence is fitted to the runs, so that samples are collected for every answer."""
@@ -128,6 +128,7 @@ class SubjectSetup:
         Raises:
             ConfigError: there is no such grader, kind of sandbox or judge.
             SandboxError: programs cannot be isolated here.
+            SourceError: a task's data or answer do not fit its grader.
         """
         if self.sandbox not in set(SandboxBackend):
             raise ConfigError(

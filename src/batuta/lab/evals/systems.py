@@ -174,7 +174,7 @@ class System:
     run together, so that they share these replies."""
     has_conductor: bool = False
     """Whether a conductor decides the number of steps."""
-    drafts: str = CONDUCTOR
+    drafter: str = CONDUCTOR
     """The name in `Subject.identities` of the conductor's model, if that is not a worker."""
     terms: str = ""
     """Further settings that runs depend on, besides pool, limits and method, as text for keys."""
@@ -246,7 +246,7 @@ def _mini_system(subject: Subject) -> System:
         name=MINI,
         solver=ServedSolver(served),
         has_conductor=not served.direct,
-        drafts=MINI_CONDUCTOR,
+        drafter=MINI_CONDUCTOR,
     )
 
 
@@ -260,7 +260,7 @@ def _preset_system(preset: Preset, subject: Subject) -> System:
         name=preset.name,
         solver=ServedSolver(served),
         has_conductor=not served.direct,
-        drafts=preset_conductor(preset.name),
+        drafter=preset_conductor(preset.name),
         terms=repr((served.limits, served.effort, workers, threshold)),
     )
 
@@ -472,7 +472,7 @@ def find_system(name: str, subject: Subject) -> System:
 
 
 def is_method(name: str) -> bool:
-    """Return whether the name is that of a system on any pool, and not of a worker or preset."""
+    """Return whether the name is that of a method, and not of a worker or preset."""
     counted = _COUNT_PATTERN.fullmatch(name)
     return (
         name in {ALL, MINI, *_NAMED_SYSTEMS, *LEARNED_METHODS}
