@@ -262,11 +262,11 @@ class _Source:
         return self.is_code() and bool(self.kinds & _ACTIVE_NODES)
 
     def is_inert(self) -> bool:
-        """Return whether running the source only defines or imports names."""
+        """Return whether all statements of the source define, import or assign names."""
         return all(isinstance(n, _PASSIVE_NODES) for n in self.tree.body) if self.tree else False
 
     def only_adds_functions(self, redefined: set[str]) -> bool:
-        """Return whether the source only defines names, some of them functions not redefined."""
+        """Return whether the source is inert, with some function that is not redefined."""
         return bool(self.functions - redefined) and self.is_inert()
 
     def only_demonstrates(self, before: list[_Source]) -> bool:
