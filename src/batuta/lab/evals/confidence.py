@@ -81,8 +81,8 @@ class GradedRun:
     def signals(self, accuracy: float, samples: SampleSetting | None) -> dict[str, float]:
         """Return the signals of the answer, by name.
 
-        `accuracy` is that of the worker that wrote the answer. `samples` adds the agreement of these
-        samples, if the run has them.
+        `accuracy` is the accuracy of the worker that wrote the answer. `samples` adds the agreement
+        of these samples, if the run has them.
         """
         signals = {**self._own_signals, "worker": worker_signal(accuracy)}
         same = None if samples is None else self.share_of_samples(samples)
