@@ -239,7 +239,7 @@ async def _open_trial_runner(
     wanted: EvalCommandOptions, setup: SubjectSetup, tasks: TaskSet, stack: AsyncExitStack
 ) -> TrialRunner | None:
     """Return the runner of trials on other processes or machines; None: this process."""
-    from batuta.clients.cache_shared import is_shared  # noqa: PLC0415 - same
+    from batuta.clients.cache_shared import is_shared  # noqa: PLC0415 - few need it
     from batuta.lab.evals.setup import RemoteTrials  # noqa: PLC0415 - loads numpy
     from batuta.lab.executor import LocalExecutor, open_executor  # noqa: PLC0415 - only when needed
 

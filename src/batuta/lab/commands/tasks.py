@@ -80,8 +80,8 @@ def _open_chooser(conductor: Path | None, history: Path | None, system: str) -> 
             choose by the question.
         SourceError: the history cannot be read, or lacks something that the system needs.
     """
-    from batuta.conductors.selector import Selector, open_selector  # noqa: PLC0415 - same
-    from batuta.lab.baselines import ConductorSolver  # noqa: PLC0415 - loads numpy
+    from batuta.conductors.selector import Selector, open_selector  # noqa: PLC0415 - loads numpy
+    from batuta.lab.baselines import ConductorSolver  # noqa: PLC0415 - same
     from batuta.lab.baselines.routing.router import Router  # noqa: PLC0415 - same
     from batuta.lab.evals.learned_methods import LEARNED_METHODS  # noqa: PLC0415 - same
     from batuta.lab.learners.history import read_history  # noqa: PLC0415 - same

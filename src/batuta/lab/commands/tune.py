@@ -195,8 +195,8 @@ async def _open_all_questions(wanted: TuneQuestionOptions, otherwise: str | None
 def _tune_settings(
     options: TuneOptions, loaded: LoadedConfig, questions: TuneQuestions
 ) -> TuneSettings:
-    from batuta.lab.tune.context import TuneSettings  # noqa: PLC0415 - same
-    from batuta.lab.tune.opening import is_labelled  # noqa: PLC0415 - loads numpy
+    from batuta.lab.tune.context import TuneSettings  # noqa: PLC0415 - loads numpy
+    from batuta.lab.tune.opening import is_labelled  # noqa: PLC0415 - same
     from batuta.lab.tune.rewriting import is_rewriting_installed  # noqa: PLC0415 - same
     from batuta.lab.tune.spending import Allowance, bound_pool_costs  # noqa: PLC0415 - same
     from batuta.lab.tune.stages import TuneStage  # noqa: PLC0415 - same

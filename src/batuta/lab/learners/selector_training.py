@@ -92,6 +92,9 @@ def held_out_values(values: ValueModel, fold_n: Folds) -> tuple[Floats, Floats]:
 
     Returns:
         Expected credit (n, m) and closeness (n,), as `ValueModel` returns them.
+
+    Raises:
+        SourceError: all outcomes of a worker are in one fold.
     """
     width = values.credit_nm.shape[1]
     value_nm = np.empty((len(fold_n), width), np.float32)
@@ -228,7 +231,8 @@ def fit_selector(
     """Fit a selector to the history.
 
     Raises:
-        SourceError: the history has too few questions, or lacks costs that the recipe needs.
+        SourceError: the history has too few questions or too few outcomes of a worker, or lacks
+            costs that the recipe needs.
     """
     recipe = recipe or SelectorRecipe()
     history = history.drop_unscored()

@@ -75,7 +75,8 @@ class MultipleChoiceQuestion:
 
 
 RowConverter = Callable[[Row], Task | MultipleChoiceQuestion | None]
-"""Converts a row; returns None for a row that is not a usable task."""
+"""Converts a row; returns None for a row that is not a usable task, and raises one of `ROW_FAULTS`
+for a row of another form."""
 
 
 @dataclass(frozen=True, slots=True)
