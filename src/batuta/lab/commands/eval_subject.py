@@ -135,7 +135,7 @@ async def open_eval_subject(
     trial_runner = await _open_trial_runner(wanted, setup, tasks, stack)
     if tasks.uses_task_graders:
         asked = (*tasks.tasks, *tasks.calibration)
-        tasks = replace(tasks, grade=await setup.open_marking(asked, subject, stack))
+        tasks = replace(tasks, grade=await setup.open_grader(asked, subject, stack))
         if trial_runner is None:
             subject = await setup.open_tests(asked, subject, stack)
     return (EvalPart(subject=subject, tasks=tasks, seeds=wanted.questions.all_seeds),), trial_runner

@@ -35,7 +35,7 @@ UpperBound = Callable[[Sequence[WorkerScore]], float]
 
 @dataclass(frozen=True, slots=True)
 class AllWorkers:
-    """Asks every worker of the pool n times."""
+    """Asks every worker that `Pool.ranked` returns n times."""
 
     samples: int = 1
     calls: None = None

@@ -285,7 +285,7 @@ class _EvalSession:
 
     @property
     def _is_spent(self) -> bool:
-        """Whether the budget allows no more calls."""
+        """Whether the budget has refused a call."""
         limit = self.parts[0].subject.call_limit
         return limit is not None and limit.is_spent
 

@@ -13,7 +13,7 @@ from batuta.lab.tasks.graders import GraderRegistry, grade_answer
 from batuta.sandbox import Sandbox, SandboxBackend
 
 AnswerGrader = Callable[[Task, str], Awaitable[Grade]]
-"""Returns the grade of an answer to a task, which is undecided if grading fails."""
+"""Returns the grade of an answer to a task; it is undecided if grading fails."""
 
 PROGRAM_PREFIX = "code-"
 """The prefix of the names of graders that run programs."""

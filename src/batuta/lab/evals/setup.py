@@ -55,7 +55,7 @@ class SubjectSetup:
     """The worker that grades answers that no rule decides; None: no worker does."""
     sandbox: str = SandboxBackend.AUTO.value
     calibrates: bool = False
-    """Whether confidence is fitted to the runs, so that samples are collected for every answer."""
+    """Whether confidence is fitted to the runs; samples in the settings are then always taken."""
 
     async def open_subject(self, stack: AsyncExitStack) -> Subject:
         """Open the pool and its conductors; the connections close with the stack.
@@ -120,7 +120,7 @@ class SubjectSetup:
         sandbox = await stack.enter_async_context(Sandbox.open(self.sandbox))
         return replace(subject, run_tests=QuestionTestRunner(sandbox))
 
-    async def open_marking(
+    async def open_grader(
         self, tasks: Sequence[Task], subject: Subject, stack: AsyncExitStack
     ) -> AnswerGrader:
         """Open the grader of those tasks.
@@ -217,7 +217,7 @@ class TrialOrders:
         async with AsyncExitStack() as stack:
             opened = await self.setup.open_subject(stack)
             subject = await self.setup.open_journal(opened, stack)
-            grade = self.grade or await self.setup.open_marking(self.kinds, subject, stack)
+            grade = self.grade or await self.setup.open_grader(self.kinds, subject, stack)
             systems: dict[str, System] = {}
 
             async def execute(order: TrialOrder) -> MeasuredRun | None:
