@@ -6,11 +6,11 @@ directly, they would often make the luckiest newcomer the best single worker. So
 of a newcomer counts as the lower bound of a regression on the directions in which well-known
 workers differ and on the features.
 
-The guard bounds the questions that another worker than the best single one answers. It is fitted on
-training questions that are held out twice: in random folds, where similar questions remain, and in
-folds of whole task families, where none does. The gain of leaving the best worker on a new family
-is measured against the best single worker of the *other* families, because the best of all families
-was chosen with outcomes that are unknown for a new family.
+The guard lets the best single worker answer unless another worker is clearly better. It is fitted
+on training questions that are held out twice: in random folds, where similar questions remain, and
+in folds of whole task families, where none does. The gain of leaving the best worker on a new
+family is measured against the best single worker of the *other* families, because the best of all
+families was chosen with outcomes that are unknown for a new family.
 
 Axes: n training questions, d features, m workers, k of them well known, c directions, f families.
 """

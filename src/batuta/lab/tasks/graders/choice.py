@@ -379,7 +379,10 @@ class ChoiceGrader:
         return letters
 
     def _is_label(self, letter: str, rest: str, whole: str) -> bool:
-        """Return whether a line is an option's letter and text, without knowing the texts."""
+        """Return whether a line is an option's letter and text, without knowing the texts.
+
+        `rest` is the line after the letter; no line of `whole` may begin with another label.
+        """
         if self._options or len(rest) > MAX_LABELLED_LINE or not _MARK.match(rest):
             return False
         if any(found[1].upper() != letter for found in _LABEL.finditer(whole)):
