@@ -212,6 +212,6 @@ class LazySolver:
         """Return the solver's run.
 
         Raises:
-            BatutaError: the solver cannot be fitted.
+            BatutaError: the solver cannot be fitted, or cannot answer with the context's pool.
         """
         return await (await self._lazy.get()).answer(question, context, seed)

@@ -229,7 +229,7 @@ def _open_budget(wanted: EvalCommandOptions, subject: Subject, stack: AsyncExitS
             return budget.refused is not None
 
         def limit_client(self, client: Client, worker: Worker) -> Client:
-            """Return a client that reserves the price of each attempt before it is made."""
+            """Return a client that reserves the maximum cost of each attempt before it is made."""
             return BudgetedClient(client, worker, budget)
 
     return _Limit()
