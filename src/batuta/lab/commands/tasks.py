@@ -224,7 +224,7 @@ def show_tasks(
 def _load_tasks(name: str, files: Sequence[Path], *, seed: int, size: int) -> tuple[Task, ...]:
     """Return all tasks of a source, or the first `size` tasks that a generator makes.
 
-    From the rehearsal, return the first `size` questions that `batuta eval` would ask.
+    From the rehearsal, return the questions that `batuta eval` would ask with `size` as its limit.
     """
     if name.partition(":")[0] != REHEARSAL:
         return datasets.load_tasks(name, files=files, seed=seed, size=size)
