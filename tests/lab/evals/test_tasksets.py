@@ -177,7 +177,7 @@ class TestBenchmarks:
         task = Task(
             id=TaskId("t"), question="Write double.", target="", grader="code-assert", data=data
         )
-        async with open_answer_grader([task], tier="none") as grade:
+        async with open_answer_grader([task], backend="none") as grade:
             for body, score in (("2 * x", 1), ("x", 0)):
                 answer = f"```python\ndef double(x):\n    return {body}\n```"
                 assert (await grade(task, answer)).score == score

@@ -28,7 +28,7 @@ class SelfConsistency:
     """Asks the pool's best worker k times, and takes the most common answer."""
 
     calls: int = 5
-    """The number k of samples."""
+    """The number k of samples, at least 1."""
 
     def __post_init__(self) -> None:
         if self.calls < 1:
@@ -40,6 +40,6 @@ class SelfConsistency:
         return f"self-consistency@{self.calls}"
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """Make k calls concurrently, and return the first reply with the most common answer."""
+        """Make k concurrent calls; the answer is the first reply with the most common answer."""
         run = await sample_best_worker(self.name, question, context, seed, samples=self.calls)
         return with_final_reply(run, majority_reply(round_replies(run).values()))

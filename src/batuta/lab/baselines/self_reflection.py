@@ -7,7 +7,7 @@ turns of the same worker at temperature 0.7, which end as soon as the feedback f
 Deviations
 - A turn is a call: draft, feedback, revision, feedback, revision. A revision sees only the last
   solution and its feedback, not the whole history.
-- The prompts are zero-shot. Each feedback is asked to open with a verdict in words. If the verdict
+- The prompts are zero-shot. The feedback prompt asks for a verdict in words first. If the verdict
   cannot be read, the solution is revised.
 - The engine's prompt asks the last step of every round, even the feedback, for the final answer;
   the answer returned is still the last draft or revision, never the feedback.
@@ -52,7 +52,7 @@ _SAYS_RIGHT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _ReflectionConductor:
-    """Plans the best worker's turns, two per round, until the feedback finds nothing wrong."""
+    """Plans the best worker's turns, two a round, until none is left or no mistake is found."""
 
     name: str
     turns: int

@@ -1,7 +1,8 @@
 """The baselines as methods of a server: plugins of the kinds `baseline` and `learned-baseline`.
 
 The served baselines are rows of `registry` and the cascade, under the names of `batuta eval`.
-Methods that learn are fitted to a history of outcomes when the first question arrives.
+Methods that learn are fitted to a history of outcomes at their first question, but a cascade can
+also be opened from the folder in which it was saved.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def open_learned(
     of the worker that checks the cascade's answers; each may be None.
 
     Raises:
-        BatutaError: a file cannot be read or does not fit the pool.
+        BatutaError: a file cannot be read, or a file or the checker does not fit the pool.
     """
     return ServedBaselines(
         pool=pool,
@@ -211,6 +212,6 @@ class LazySolver:
         """Return the solver's run.
 
         Raises:
-            BatutaError: the solver cannot be fitted.
+            BatutaError: the solver cannot be fitted, or cannot answer with the context's pool.
         """
         return await (await self._lazy.get()).answer(question, context, seed)

@@ -21,7 +21,7 @@ class SingleWorker:
     worker: WorkerId | None = None
     """None: the pool's best worker."""
     calls: int = 1
-    """Maximum number of steps, as of every solver: always 1."""
+    """Maximum number of steps; one is planned."""
 
     @property
     def name(self) -> str:

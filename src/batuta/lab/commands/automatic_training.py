@@ -60,6 +60,8 @@ def train_automatically(
     Raises:
         ConfigError: an option is missing, the folder already contains a training, or the training
             cannot be carried out.
+        BatutaError: the questions cannot be used, workers do not answer, or a file cannot be
+            written.
     """
     if pool is None or tasks is None or minutes is None:
         raise ConfigError("name the settings with --config, or --pool, --tasks and --minutes")

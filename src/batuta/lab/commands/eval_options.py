@@ -91,7 +91,7 @@ class EvalQuestions:
 
     @property
     def all_seeds(self) -> tuple[int, ...]:
-        """The seed of each run of a question."""
+        """The seed of each run of a question, or of each split of a record."""
         return tuple(range(self.seed, self.seed + self.seeds))
 
 

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 INSPECT_PREFIX = "inspect:"
 """The prefix of the name of an inspect_ai task."""
 DEFAULT_LIMIT = 100
-"""Default number of questions, except for a record."""
+"""Default number of questions, except for a record and a task of inspect_ai."""
 PAID_FILE = "paid.db"
 """The file that records the calls paid from the budget."""
 SIMULATED_CALIBRATION = 1000
-"""Number of questions on which simulated workers, which cost nothing, are compared."""
+"""Number of calibration questions for simulated workers, whose calls cost nothing."""
 
 
 def run_inspect(wanted: EvalCommandOptions) -> EvalCommandOptions:
@@ -46,6 +46,7 @@ def run_inspect(wanted: EvalCommandOptions) -> EvalCommandOptions:
         ConfigError: an option does not apply, inspect_ai is missing, or the task or a system cannot
             be run.
         SourceError: nothing was scored.
+        StoreError: a file cannot be written.
     """
     given = {**_budget_options(wanted), **_other_options(wanted)}
     _refuse_options(wanted, given, "inspect_ai asks and grades the questions")
@@ -96,6 +97,7 @@ async def open_eval_subject(
     Raises:
         ConfigError: an option does not apply, or something that it names does not exist.
         SourceError: there are no such questions, or they cannot be read.
+        BatutaError: the journal, the sandbox or the executor cannot be opened.
     """
     from batuta.clients.cache import warn_if_emptied  # noqa: PLC0415 - few need it
     from batuta.lab.evals import EvalPart, open_tasks  # noqa: PLC0415 - loads numpy
@@ -133,7 +135,7 @@ async def open_eval_subject(
     trial_runner = await _open_trial_runner(wanted, setup, tasks, stack)
     if tasks.uses_task_graders:
         asked = (*tasks.tasks, *tasks.calibration)
-        tasks = replace(tasks, grade=await setup.open_marking(asked, subject, stack))
+        tasks = replace(tasks, grade=await setup.open_grader(asked, subject, stack))
         if trial_runner is None:
             subject = await setup.open_tests(asked, subject, stack)
     return (EvalPart(subject=subject, tasks=tasks, seeds=wanted.questions.all_seeds),), trial_runner
@@ -204,7 +206,7 @@ def _other_options(wanted: EvalCommandOptions) -> dict[str, bool]:
 
 
 def _open_budget(wanted: EvalCommandOptions, subject: Subject, stack: AsyncExitStack) -> CallLimit:
-    """Open the budget, without the dollars that earlier commands with this --out have spent."""
+    """Open the budget, less the dollars that earlier commands with this --out have spent."""
     from batuta.clients.cache import warn_if_emptied  # noqa: PLC0415 - few need it
     from batuta.lab.tune.spending import Allowance, BudgetedClient, PaidCalls, TuneBudget  # noqa: PLC0415 - only when wanted
 
@@ -227,7 +229,7 @@ def _open_budget(wanted: EvalCommandOptions, subject: Subject, stack: AsyncExitS
             return budget.refused is not None
 
         def limit_client(self, client: Client, worker: Worker) -> Client:
-            """Return a client that reserves the price of each attempt before it is made."""
+            """Return a client that reserves the maximum cost of each attempt before it is made."""
             return BudgetedClient(client, worker, budget)
 
     return _Limit()
@@ -237,7 +239,7 @@ async def _open_trial_runner(
     wanted: EvalCommandOptions, setup: SubjectSetup, tasks: TaskSet, stack: AsyncExitStack
 ) -> TrialRunner | None:
     """Return the runner of trials on other processes or machines; None: this process."""
-    from batuta.clients.cache_shared import is_shared  # noqa: PLC0415 - same
+    from batuta.clients.cache_shared import is_shared  # noqa: PLC0415 - few need it
     from batuta.lab.evals.setup import RemoteTrials  # noqa: PLC0415 - loads numpy
     from batuta.lab.executor import LocalExecutor, open_executor  # noqa: PLC0415 - only when needed
 

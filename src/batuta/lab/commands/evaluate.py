@@ -49,7 +49,7 @@ PAGE = "questions.html"
 EXIT_UNSCORED = 1
 EXIT_BUDGET = 4
 OUTCOMES_FILE = "outcomes.jsonl"
-"""The scores of each worker alone on the calibration questions: a history to learn from."""
+"""The file of each worker's outcomes on the calibration questions: a history to learn from."""
 ALL_SETS = "all"
 """The name for every recorded set with files on this machine."""
 
@@ -60,6 +60,7 @@ async def estimate_calls(options: EvalCommandOptions) -> None:
     Raises:
         ConfigError: the questions are recorded, or an option cannot be used.
         SourceError: there are no such questions, or they cannot be read.
+        StoreError: earlier results in the folder cannot be used.
     """
     from batuta.lab.evals import EvalOptions, ResultLog  # noqa: PLC0415 - loads numpy
     from batuta.lab.evals.result_log import RESULTS_FILE  # noqa: PLC0415 - same

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 EXPORT_FORMATS = ("routerarena",)
 SEARCHED = 1000
-"""Number of generated tasks among which a task is searched by its id."""
+"""Minimum number of generated tasks among which a task is searched by its id."""
 
 
 def export_choices(
@@ -78,10 +78,10 @@ def _open_chooser(conductor: Path | None, history: Path | None, system: str) -> 
     Raises:
         ConfigError: neither or both are named, the folder has no selector, or the system cannot
             choose by the question.
-        SourceError: the history cannot be read.
+        SourceError: the history cannot be read, or lacks something that the system needs.
     """
-    from batuta.conductors.selector import Selector, open_selector  # noqa: PLC0415 - same
-    from batuta.lab.baselines import ConductorSolver  # noqa: PLC0415 - loads numpy
+    from batuta.conductors.selector import Selector, open_selector  # noqa: PLC0415 - loads numpy
+    from batuta.lab.baselines import ConductorSolver  # noqa: PLC0415 - same
     from batuta.lab.baselines.routing.router import Router  # noqa: PLC0415 - same
     from batuta.lab.evals.learned_methods import LEARNED_METHODS  # noqa: PLC0415 - same
     from batuta.lab.learners.history import read_history  # noqa: PLC0415 - same
@@ -224,7 +224,7 @@ def show_tasks(
 def _load_tasks(name: str, files: Sequence[Path], *, seed: int, size: int) -> tuple[Task, ...]:
     """Return all tasks of a source, or the first `size` tasks that a generator makes.
 
-    Of the rehearsal they are the questions that `batuta eval` would ask.
+    From the rehearsal, return the questions that `batuta eval` would ask with `size` as its limit.
     """
     if name.partition(":")[0] != REHEARSAL:
         return datasets.load_tasks(name, files=files, seed=seed, size=size)

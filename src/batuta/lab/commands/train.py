@@ -122,7 +122,7 @@ def training_summary(trained: SelectorTraining) -> str:
 def print_preflight(settings: TrainSettings, *, as_json: bool, calls: int = 0) -> None:
     """Print the training's estimated cost and time; exit with 2 if something is missing.
 
-    The estimate uses `calls` real calls, which only the process of rank 0 makes.
+    Only the process of rank 0 prints, and makes the `calls` real calls that the estimate uses.
     """
     from batuta.lab.train.preflight import check_training  # noqa: PLC0415 - loads torch
 
@@ -320,7 +320,7 @@ def rejection(
 ) -> None:
     """Rejection sampling: fit the policy to its own workflows with higher rewards.
 
-    A stage between SFT warm-up and reinforcement learning, which starts from its result.
+    Run it after the SFT warm-up; reinforcement learning then starts from its result.
     """
     require_one_process("rejection sampling")
     settings = load_settings(config, with_executor(changes, executor), seed, out)
@@ -363,7 +363,7 @@ def distil(
 ) -> None:
     """Fit the policy to workflows that a search has found.
 
-    A stage between warm-up and reinforcement learning, which starts from its result. Every
+    Run it after the SFT warm-up; reinforcement learning then starts from its result. Every
     log.checkpoint_every steps a checkpoint is written.
     """
     settings = load_settings(config, changes, seed, out)

@@ -166,7 +166,7 @@ class ConductorTrainingOptions:
     automatic: AutomaticOptions
 
     def all_changes(self) -> list[str]:
-        """Return the `KEY=VALUE` settings that override the file's."""
+        """Return the `KEY=VALUE` settings that override the file's or the chosen ones."""
         named = [] if self.output.push is None else [f"hub.repo={self.output.push}"]
         return [*with_executor(self.changes, self.executor), *named]
 

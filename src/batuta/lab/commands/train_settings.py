@@ -52,7 +52,7 @@ def load_settings(
 
 
 def check_questions(pool: str, names: Iterable[str], *, allowed: bool) -> None:
-    """Raise `ConfigError` if real models would be asked questions of a simulated world."""
+    """Raise `ConfigError` for a simulated world's questions to real models, unless allowed."""
     simulated = pool.partition(":")[0] in {REHEARSAL, WORLD2}
     check_simulated_questions(names, pool, simulated=simulated, allowed=allowed)
 
@@ -182,7 +182,7 @@ def _merge_values(values: Mapping[str, Any], change: Mapping[str, Any]) -> dict[
 
 
 def _silence_libraries() -> None:
-    """Turn off the libraries' warnings, progress bars and telemetry, unless the user set them."""
+    """Turn off libraries' warnings, progress bars and telemetry, but keep variables already set."""
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

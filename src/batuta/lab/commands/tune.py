@@ -198,8 +198,8 @@ async def _open_all_questions(wanted: TuneQuestionOptions, otherwise: str | None
 def _tune_settings(
     options: TuneOptions, loaded: LoadedConfig, questions: TuneQuestions
 ) -> TuneSettings:
-    from batuta.lab.tune.context import TuneSettings  # noqa: PLC0415 - same
-    from batuta.lab.tune.opening import is_labelled  # noqa: PLC0415 - loads numpy
+    from batuta.lab.tune.context import TuneSettings  # noqa: PLC0415 - loads numpy
+    from batuta.lab.tune.opening import is_labelled  # noqa: PLC0415 - same
     from batuta.lab.tune.rewriting import is_rewriting_installed  # noqa: PLC0415 - same
     from batuta.lab.tune.spending import Allowance, bound_pool_costs  # noqa: PLC0415 - same
     from batuta.lab.tune.stages import TuneStage  # noqa: PLC0415 - same
@@ -390,6 +390,7 @@ def tune_record(options: TuneOptions) -> dict[str, Any]:
     Raises:
         ConfigError: an option does not apply to a record.
         SourceError: the record is missing, too small, or lacks the costs that are needed.
+        StoreError: the results cannot be written.
     """
     _refuse_with_record(options)
     from batuta.embedded.blas import limit_blas_to_one_thread  # noqa: PLC0415 - loads numpy

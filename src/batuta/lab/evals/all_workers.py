@@ -7,7 +7,7 @@ no answer; the evaluation grades all replies:
 - The repeatable-skill oracle (n > 1) takes the worker that did best on the other samples of the
   same question. What the oracle gains beyond that is sampling luck, which no router can exploit.
 
-A worker that fails has no substitute.
+A reply of a substitute for a failed worker does not count.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UpperBound = Callable[[Sequence[WorkerScore]], float]
 
 @dataclass(frozen=True, slots=True)
 class AllWorkers:
-    """Asks every worker of the pool n times."""
+    """Asks every worker that `Pool.ranked` returns n times."""
 
     samples: int = 1
     calls: None = None
@@ -50,7 +50,7 @@ class AllWorkers:
         return f"each@{self.samples}"
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """Make all calls concurrently, the best worker's first."""
+        """Make all calls concurrently; the best worker's steps are the first of the run."""
         workers = [worker.id for worker in context.pool.ranked()]
         if all(RECORDED_TAG in worker.tags for worker in context.pool):
             return await self._ask_in_one_run(workers, question, context, seed)
@@ -89,7 +89,7 @@ class AllWorkers:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """Takes the answer that most workers give; the best worker's answer wins ties."""
+    """Takes the most frequent answer; in a tie, that of the best-ranked worker."""
 
     name: str = "vote"
     calls: None = None

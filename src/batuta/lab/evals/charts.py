@@ -38,11 +38,11 @@ OTHER = "other"
 _LABEL_OFFSETS = (
     (7, 0), (7, 7), (7, -7), (-7, 7), (-7, -7), (-7, 0), (7, 14), (7, -14), (-7, 15), (-7, -15),
 )  # fmt: skip
-"""Offsets of a label from its point, in typographic points; the first free place is used."""
+"""Offsets of a label from its point, in typographic points, in the order of trial."""
 
 
 def escape_dollars(text: str) -> str:
-    """Return a text of the user's, of which matplotlib reads no part as a formula."""
+    """Escape the text's dollar signs, which matplotlib would read as formulas."""
     return text.replace("$", r"\$")
 
 
@@ -99,9 +99,8 @@ def _is_own_system(name: str) -> bool:
 def draw_pareto_front(axes: Axes, found: Json) -> None:
     """Draw accuracy over cost per question, with the front of the best systems.
 
-    The cost is in dollars if they are known for all scored systems, else in tokens, else in calls.
-    Systems without a cost are left out, as the axis is logarithmic. The front leaves out reference
-    lines.
+    The unit of cost is `cost_unit`. Systems whose cost is 0 or unknown are left out, as the axis is
+    logarithmic. The front leaves out reference lines.
     """
     unit = cost_unit(found["systems"])
     systems: Json = found["systems"]
@@ -178,7 +177,7 @@ def _sort_own_first(names: Iterable[str]) -> list[str]:
 
 
 def pareto_points(points: Mapping[str, Point]) -> list[Point]:
-    """Return the points that are better than all that cost no more, the cheapest first."""
+    """Return the points more accurate than all others that cost no more, the cheapest first."""
     best: list[Point] = []
     for cost, accuracy in sorted(points.values(), key=lambda point: (point[0], -point[1])):
         if not best or accuracy > best[-1][1]:

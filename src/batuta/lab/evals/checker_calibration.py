@@ -31,7 +31,7 @@ from batuta.lab.learners.history import History
 from batuta.lab.tasks.graders import grade_answer
 
 CHECKS = 40
-"""Maximum number of answers that are checked; a checker takes two calls for each."""
+"""Maximum number of answers that are checked; a worker as checker takes two calls for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class _DraftThenCheck:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Plan the answer, then its check."""
+        """Plan the answer, then its check; then accept."""
         if not context.previous:
             return Plan(Workflow((Step(subtask="", worker=self.worker),)))
         return Plan(Workflow((self.check,))) if len(context.previous) == 1 else AcceptedAnswer()

@@ -40,10 +40,10 @@ from batuta.store import RunSummary, Store
 
 Floats = NDArray[np.floating[Any]]
 
-LEAST_RUNS = 40
+LEAST_QUESTIONS = 40
 """Minimum number of a conductor's graded questions for a fit."""
 LEAST_OF_EACH = 5
-"""Minimum number of correct and of wrong answers among them."""
+"""Minimum number of correct and of wrong answers for a fit."""
 LEAST_FOR_CURVE = 200
 """Minimum number of runs for correcting the regression by an isotonic curve."""
 _BLOCK = 30
@@ -78,13 +78,13 @@ class GradedRun:
     def _shares(self) -> dict[SampleSetting, float | None]:
         return {}
 
-    def signals(self, share: float, samples: SampleSetting | None) -> dict[str, float]:
+    def signals(self, accuracy: float, samples: SampleSetting | None) -> dict[str, float]:
         """Return the signals of the answer, by name.
 
-        `share` is the accuracy of the worker that wrote the answer. `samples` adds the agreement of
-        these samples, if the run has them.
+        `accuracy` is the accuracy of the worker that wrote the answer. `samples` adds the agreement
+        of these samples, if the run has them.
         """
-        signals = {**self._own_signals, "worker": worker_signal(share)}
+        signals = {**self._own_signals, "worker": worker_signal(accuracy)}
         same = None if samples is None else self.share_of_samples(samples)
         return signals if same is None else {**signals, SAMPLES: same}
 
@@ -117,7 +117,7 @@ class FittedConfidence:
         return self.stored.model_dump_json(indent=1) + "\n"
 
     def can_serve(self, samples: SampleSetting | None) -> bool:
-        """Return whether settings that ask for these samples can name the file."""
+        """Return whether settings with these samples (None: without samples) can name the file."""
         sampled = (one.sampled for one in self.stored.conductors.values())
         if samples is None:
             return bool(self.stored.conductors)
@@ -195,8 +195,8 @@ def _describe_lack(group: Sequence[GradedRun]) -> str:
     """Return why these runs are not enough for a fit; empty if they are."""
     questions = len({one.run.header.question.text for one in group})
     right = sum(one.right for one in group)
-    if questions < LEAST_RUNS:
-        return f"{questions} graded questions, and {LEAST_RUNS} are needed"
+    if questions < LEAST_QUESTIONS:
+        return f"{questions} graded questions, and {LEAST_QUESTIONS} are needed"
     if min(right, len(group) - right) < LEAST_OF_EACH:
         return f"{right} of {len(group)} answers are right, and {LEAST_OF_EACH} of each are needed"
     return ""

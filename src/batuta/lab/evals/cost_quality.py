@@ -2,8 +2,9 @@
 
 AIQ is the mean accuracy over a range of cost (RouterBench, arXiv 2403.12031, section 3). Systems
 that differ only in a number (`cascade@0.001`, `self-consistency@5`, `moa-8`) are points of one
-curve, as are the single workers. The range of cost is that of all systems, and each curve begins
-with the cheapest system. A random choice between two systems interpolates between their points.
+curve, as are the single workers. The range of cost is that of all systems but reference lines, and
+each curve begins with the cheapest of them. A random choice between two systems interpolates
+between their points.
 
 APGR and CPT (RouteLLM, arXiv 2406.18665) measure a router that sends more or fewer questions to the
 stronger of two workers. PGR is the part of the gap between both workers that the router recovers.
@@ -53,7 +54,7 @@ def quality_hull(points: Sequence[CostQuality]) -> tuple[CostQuality, ...]:
 
 
 def average_improvement(points: Sequence[CostQuality], low: float, high: float) -> float | None:
-    """Return AIQ, the mean height of the points' hull between two costs.
+    """Return AIQ, the mean height of the points' `quality_hull` between two costs.
 
     Beyond its last corner the hull is level. If the hull begins after `low`, the mean begins there;
     if it begins after `high`, the result is None.
@@ -181,7 +182,8 @@ def build_recovered(
 ) -> Json:
     """Return APGR, CPT(50 %) and CPT(80 %) of the routers whose two workers were measured.
 
-    `missing` lists the workers that were not measured.
+    Routers whose strong worker is not better are left out. `missing` lists the workers that were
+    not measured.
     """
     found: Json = {}
     missing: set[WorkerId] = set()

@@ -179,7 +179,7 @@ def _expand_names(names: Sequence[str], subject: Subject) -> list[str]:
 
 
 def _group_systems(wanted: Sequence[System], subject: Subject) -> Iterator[list[System]]:
-    """Yield the systems in order; on a record, systems that use all replies form one group."""
+    """Yield the systems in order; on a record, those with `uses_all_answers` form one group."""
     shared = [one for one in wanted if one.uses_all_answers and subject.answer_cache is not None]
     for one in wanted:
         if one not in shared:
@@ -285,7 +285,7 @@ class _EvalSession:
 
     @property
     def _is_spent(self) -> bool:
-        """Whether the budget allows no more calls."""
+        """Whether the budget has refused a call."""
         limit = self.parts[0].subject.call_limit
         return limit is not None and limit.is_spent
 
@@ -379,7 +379,7 @@ class _EvalSession:
     async def equalise(self, name: str, what: EqualResource) -> MatchedBudget | None:
         """Measure self-consistency and best-of-N with that system's budget, and return the budget.
 
-        None if the budget is unknown, or takes more than `MOST_SAMPLES`; then nothing is measured.
+        None if the budget is unknown, or takes more than `MOST_SAMPLES`; then neither is measured.
         """
         budget = await self._matched_budget(name, what)
         if budget is None:

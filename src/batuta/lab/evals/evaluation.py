@@ -48,7 +48,7 @@ class Evaluation:
     fitted: Mapping[str, tuple[FittedMethod | None, ...]] = field(
         default_factory=dict[str, tuple[FittedMethod | None, ...]]
     )
-    """The method fitted on each part, by system; None if no file describes it any more."""
+    """The method fitted on each part, by system; None if the file of fitted methods lacks it."""
 
     @property
     def subject(self) -> Subject:

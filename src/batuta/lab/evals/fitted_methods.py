@@ -80,7 +80,7 @@ def choose_pair(history: History) -> WorkerPair | None:
 def describe_fitted(
     name: str, solver: Solver, history: History, *, pool: Pool, questions: Mapping[TaskId, str]
 ) -> FittedMethod:
-    """Describe a method that was fitted on that history; it rates these questions.
+    """Describe a method that was fitted on that history, with its ratings of these questions.
 
     The two workers are chosen from the pool, which workers of the history may have left.
     """

@@ -23,7 +23,7 @@ from batuta.lab.evals.served_solver import ServedSolver
 from batuta.usage import usage_cost
 
 USUAL_STEPS = 3
-"""The number of steps that is assumed of a workflow that a model writes."""
+"""The assumed number of steps of a workflow that a model writes."""
 _PRICED_RUNS = 40
 """If there are more runs, at least so many are priced; the others are assumed to cost the same."""
 _CASCADE_CALLS = 2
@@ -45,7 +45,7 @@ class ExpectedCalls:
         )
 
     def scale(self, factor: float) -> ExpectedCalls:
-        """Multiply all figures by a factor."""
+        """Return all figures times a factor."""
         return ExpectedCalls(
             self.calls * factor, self.usd * Decimal(str(factor)), self.unpriced * factor
         )

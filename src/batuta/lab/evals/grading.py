@@ -13,7 +13,7 @@ from batuta.lab.tasks.graders import GraderRegistry, grade_answer
 from batuta.sandbox import Sandbox, SandboxBackend
 
 AnswerGrader = Callable[[Task, str], Awaitable[Grade]]
-"""Returns the grade of an answer to a task; no answer makes it raise an error."""
+"""Returns the grade of an answer to a task; it is undecided if grading fails."""
 
 PROGRAM_PREFIX = "code-"
 """The prefix of the names of graders that run programs."""
@@ -40,13 +40,13 @@ def _shared_graders() -> GraderRegistry:
 async def open_answer_grader(
     tasks: Iterable[Task],
     judge: Client | None = None,
-    tier: SandboxBackend | str = SandboxBackend.AUTO,
+    backend: SandboxBackend | str = SandboxBackend.AUTO,
 ) -> AsyncGenerator[AnswerGrader]:
     """Open the graders of those tasks, with a sandbox if one of them runs programs.
 
-    The grader of every task is made now, before anything is paid for. Without a judge, answers that
-    no rule decides stay undecided. The tier is the kind of sandbox; `none` runs programs without
-    isolation.
+    The grader of every task is made now, before anything is paid for. Without a judge, free-form
+    answers that no rule decides stay undecided. The `backend` of the sandbox may be `none`, which
+    runs programs without isolation.
 
     Raises:
         ConfigError: there is no such grader, or it needs an extra or a judge that is missing.
@@ -57,7 +57,7 @@ async def open_answer_grader(
     async with AsyncExitStack() as stack:
         sandbox = None
         if any(task.grader.startswith(PROGRAM_PREFIX) for task in asked):
-            sandbox = await stack.enter_async_context(Sandbox.open(tier))
+            sandbox = await stack.enter_async_context(Sandbox.open(backend))
         graders = stack.enter_context(GraderRegistry(sandbox=sandbox, judge=judge))
         for task in asked:
             graders.grader_for(task)
@@ -69,5 +69,5 @@ async def open_answer_grader(
 
 
 def is_integer(text: str) -> bool:
-    """Return whether the whole text is an integer."""
+    """Return whether the text is an integer, perhaps with a sign and commas between thousands."""
     return _INTEGER.fullmatch(text.strip()) is not None

@@ -39,7 +39,7 @@ def render_page(text: str, figures: Mapping[str, str] | None = None) -> str:
 
 
 def render_template(name: str, **values: object) -> str:
-    """Return the HTML page that a template of this package makes of these values."""
+    """Return the HTML page of a template of this package, filled in with these values."""
     environment = Environment(
         loader=PackageLoader("batuta.lab.evals", ""), autoescape=True, undefined=StrictUndefined
     )

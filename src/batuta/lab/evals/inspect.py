@@ -103,7 +103,7 @@ class BatutaModelAPI(ModelAPI):
 
         Raises:
             ConfigError: there is no such pool or system, the system must be fitted, tools are
-                offered to a system that chooses among answers, or a message is more than a text.
+                offered to a system that chooses among answers, or a message has an attachment.
             RuntimeError: an outage determined the run, so there is no answer to grade.
         """
         subject, one = await self._open()

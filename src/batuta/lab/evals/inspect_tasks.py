@@ -56,6 +56,7 @@ def run_inspect_task(wanted: InspectRun, folder: Path) -> Path:
     Raises:
         ConfigError: inspect_ai is missing, or the task or a system cannot be run.
         SourceError: no sample was scored.
+        StoreError: the outcomes cannot be written.
     """
     import batuta.lab.evals.inspect  # noqa: F401, PLC0415 - registers the systems, or raises an error
 

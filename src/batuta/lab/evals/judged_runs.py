@@ -12,7 +12,7 @@ A run that has only a score is left out and counted, because the score does not 
 another workflow. The run's own workflow would be an off-policy sample that cannot be weighted:
 another policy wrote it for another pool, and no other sample of its question is known. Runs whose
 question is more than a text (several turns, images, tools, a required format) are left out and
-counted too, as are runs whose content was redacted or not stored.
+counted too, as are runs whose content is not stored.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ async def read_judged_runs(target: str) -> JudgedRuns:
 
     Raises:
         ConfigError: there is no such store, or it has no such questions.
+        StoreError: the store cannot be read.
     """
     if "://" not in target and not Path(target).exists():
         raise ConfigError(f"there are no runs at {target}; name the store that the server used")
@@ -119,6 +120,7 @@ async def read_judged_tasks(target: str) -> list[Task]:
 
     Raises:
         ConfigError: there is no such store, or it has no such questions.
+        StoreError: the store cannot be read.
     """
     return list((await read_judged_runs(target)).tasks)
 

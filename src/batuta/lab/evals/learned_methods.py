@@ -79,7 +79,7 @@ def _fit_shared_selector(history: History, seed: int) -> Selector:
 
 
 def cascade_fitter(price: float | None = None) -> Fitter[Cascade]:
-    """Return a fitter of the cascade; `price` is the price of a call, None to fit it too."""
+    """Return a fitter of the cascade; `price` is a call's price in credit, None to fit it too."""
     return lambda history, *, seed=0: fit_cascade(
         history, seed=seed, price=price, selector=_fit_shared_selector(history, seed)
     )
@@ -115,7 +115,7 @@ LEARNED_METHODS: Mapping[str, SolverFitter] = {
 
 
 def adapt_to_record(solver: Solver, record: RecordedOutcomes) -> Solver:
-    """Make a solver that compares answers use those that the record extracted; keep any other."""
+    """Return the solver; if it compares answers, it compares those that the record extracted."""
     reads_answers = isinstance(solver, Cascade | Smoothie)
     return replace(solver, extract=recorded_extractor(record)) if reads_answers else solver
 

@@ -32,7 +32,7 @@ _COLUMNS = """\
 - 95 %: confidence interval of the accuracy
 - calls, steps: model calls per question, including the conductor's; steps of the workflow
 - tokens, dollars: means per question, including planning; – if a price or a count is not known
-- seconds: from question to answer, along the longest chain of dependent steps"""
+- seconds: wall-clock time from question to answer"""
 _COMPARED = (
     "Difference in points of accuracy; p: the p-value (McNemar's exact test if every question was "
     "run once and is right or wrong, else the paired bootstrap), and the p-value corrected for the "

@@ -14,12 +14,12 @@ EqualResource = Literal["calls", "cost"]
 """The resource in which the systems added for a comparison equal the first system."""
 
 SAMPLE_SLACK = 0.05
-"""Samples are rounded up, unless the remainder is at most this fraction of a sample."""
+"""The number of samples that cost as much is rounded up, unless the remainder is at most this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchedBudget:
-    """The budget of the systems that are added for a comparison at equal cost."""
+    """The budget of the systems that are added for a comparison at equal calls or cost."""
 
     of: str
     """The system whose mean is matched."""
@@ -44,8 +44,8 @@ def match_cost(
 ) -> MatchedBudget | None:
     """Return the budget of the system's mean cost, in dollars or else in tokens, without grading.
 
-    None if a cost is unknown or zero. `single` has the runs of the worker to sample, which was
-    asked once per question.
+    None if neither unit is known and above 0 for both. `single` has the runs of the worker to
+    sample, which was asked once per question.
     """
     for unit, read_cost in _UNITS.items():
         total, each = _known_mean(runs, read_cost), _known_mean(single, read_cost)

@@ -101,8 +101,8 @@ def is_judge_outage(grade: Grade) -> bool:
 def unrecorded_reason(run: Run) -> str | None:
     """Return why a record cannot run the plan; None if it can.
 
-    It cannot if it lacks a reply that the plan needs, so that another worker took over the step, or
-    the step failed and the run was not answered.
+    A record cannot run it if it lacks a needed reply, and another worker took over the step, or the
+    step failed and the run was not answered.
     """
     for step in run.steps:
         for attempt in step.attempts:

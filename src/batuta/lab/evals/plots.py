@@ -1,8 +1,9 @@
-"""Figures of an evaluation as PNG and SVG files; the only module that needs matplotlib.
+"""Figures of an evaluation as PNG and SVG files; needs matplotlib.
 
 The figures show accuracy (`accuracy`), accuracy over cost (`front`) and by difficulty
 (`difficulty`), curves of quality over cost (`curves`), the gap that routers recover (`gap`), the
-depth of workflows (`depth`), and calls by worker (`team`), also by kind of question (`calls`).
+depth of workflows (`depth`), and calls by worker (`team`), also by family and kind of subtask
+(`calls`).
 """
 
 # matplotlib's own stubs leave keyword arguments untyped:

@@ -95,7 +95,7 @@ class PoolChange:
         return Pool(tuple(workers)), known
 
     def _forget(self, history: History, seed: int) -> History:
-        """Return the history without most outcomes of the joining workers."""
+        """Return the history with only the known outcomes of the joining workers."""
         if not self.joins:
             return history
         rng = np.random.Generator(np.random.PCG64(seed))
@@ -170,7 +170,8 @@ def open_recorded_parts(
 
     Raises:
         ConfigError: there is no such set, or `change` does not fit its workers.
-        SourceError: the set's files are missing, or it has no such model or too few families.
+        SourceError: the set's files are missing, or it has no such model or too few families or
+            questions.
     """
     own = find_outcomes_file(name)
     if name not in RECORDED_NAMES and own is None:
@@ -200,8 +201,8 @@ def make_record_parts(
 ) -> tuple[EvalPart, ...]:
     """Return a part for each seed: test questions are measured; outcomes on all others are known.
 
-    The arguments are those of `open_recorded_parts`. If the record has extracted answers, replies
-    are these answers, which votes and graders read.
+    With the split `all`, every question is a test question. The arguments are those of
+    `open_recorded_parts`. A reply without a loaded text consists of its extracted answer, if known.
 
     Raises:
         ConfigError: `change` does not fit the record's workers.

@@ -37,7 +37,10 @@ def index_heads(found: Reports) -> list[str]:
 
 
 def index_row(report: Json, names: Mapping[str, bool]) -> list[str]:
-    """Return the accuracy of each system in the report, with the best method's in bold."""
+    """Return a cell for each of `names`: its accuracy in the report, in bold for the best method.
+
+    `names` says of each system whether it is a reference line.
+    """
     measured: Json = report["systems"]
     right = {name: measured[name]["accuracy"] for name in names if name in measured}
     of_methods = [right[n] for n in right if not names[n] and right[n] is not None]

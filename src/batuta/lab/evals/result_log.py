@@ -54,7 +54,7 @@ class TrialResult:
     answer: str | None
     """The answer that the grader extracted; None if there is none or the question is private."""
     tokens: int | None
-    """All tokens, including the conductor's; None if some are unknown."""
+    """All tokens, including the conductor's; None if a record lacks some."""
     conductor_tokens: int
     usd: Decimal | None
     """Dollars, including the judge's; None if a call has no known price."""
@@ -67,8 +67,8 @@ class TrialResult:
     failed: int
     """The number of steps that have no reply or that another worker took over."""
     seconds: float | None
-    """Seconds from question to answer, along the longest chain of steps; None if replayed from a
-    record, or if a reply came from the journal of finished calls."""
+    """Wall-clock seconds from question to answer; None if replayed from a record, or if a reply
+    came from the journal of finished calls."""
     simulated: int = 0
     """The number of steps whose reply is not in the record, so that another answer was used."""
     judge_usd: Decimal | None = Decimal(0)

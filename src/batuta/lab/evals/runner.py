@@ -76,7 +76,7 @@ class EvalTrial:
     """One run to be executed: a system on a task with a seed."""
 
     key: str
-    """The digest of everything known that the run depends on; a model's weights are not known."""
+    """The digest of all that the run depends on, except models' weights, which are not known."""
     system: System
     task: Task
     family: str
@@ -105,7 +105,7 @@ def plan_trials(
         + system.terms
     )
     if system.has_conductor:
-        method += subject.drafting_key(system.drafts)
+        method += subject.drafting_key(system.drafter)
     whole_pool = _start_digest(method + repr(subject.pool))
     found: list[EvalTrial] = []
     for task, family in tasks:
@@ -210,7 +210,7 @@ class _TrialJob:
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Callable[[EvalTrial], Awaitable[MeasuredRun | None]]]:
-        """Open a function that runs a trial."""
+        """Yield a function that runs a trial."""
         yield lambda trial: run_trial(trial, self.grade)
 
 

@@ -11,7 +11,7 @@ from batuta.lab.baselines import SolverContext
 
 @dataclass(frozen=True, slots=True)
 class ServedSolver:
-    """A served system that answers as to a request without options."""
+    """A served system, which answers as it would answer a request without options."""
 
     system: ServedSystem
     calls: None = None

@@ -86,8 +86,8 @@ class Weighed:
 def read_session(rows: Sequence[RunSummary]) -> PlayedSession | None:
     """Return the session of these runs, the newest run first.
 
-    None unless the conversation was sent to one served model. Helper requests and requests to
-    batuta-mini, which answers agents' small side questions, are not considered.
+    None unless the conversation was sent to one served model. For this, helper requests and
+    requests to batuta-mini, which answers agents' small side questions, do not count.
     """
     models = {row.model for row in rows if not row.conductor.endswith(_HELPER)} - {MINI_MODEL}
     if len(models) != 1:
@@ -112,7 +112,7 @@ def find_takeover(reasons: Iterable[str], worth: float) -> Weighed | None:
 
 
 def describe_patterns(sessions: Sequence[PlayedSession], worth: float) -> list[dict[str, Any]]:
-    """Return the number, resolved share and cost of each model's sessions, the most worth first.
+    """Return number, resolved share and cost of each model's sessions, by mean worth descending.
 
     `worth` is the worth of a resolved session in dollars.
     """
@@ -220,6 +220,7 @@ async def replay_sessions(
 
     Raises:
         ConfigError: there is no such store, or it has no session.
+        StoreError: the store cannot be read.
     """
     if "://" not in target and not Path(target).exists():
         raise ConfigError(f"there are no runs at {target}; name the store that the server used")

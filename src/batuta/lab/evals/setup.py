@@ -40,7 +40,7 @@ JUDGE = "the judge"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectSetup:
-    """The names from which a subject is opened; their files must be the same on every machine."""
+    """The names from which a subject is opened; named files must be equal on every machine."""
 
     pool: str | None = None
     """The pool and the conductor are named as for `load_config`; None for the defaults."""
@@ -52,10 +52,10 @@ class SubjectSetup:
     scope: str = ""
     """The evaluation's name; calls in a database are shared among evaluations of one name."""
     judge: str | None = None
-    """The worker that grades answers that no rule decides; None leaves them undecided."""
+    """The worker that grades answers that no rule decides; None: no worker does."""
     sandbox: str = SandboxBackend.AUTO.value
     calibrates: bool = False
-    """Whether confidence is fitted to the runs, so that samples are collected for every answer."""
+    """Whether confidence is fitted to the runs; samples in the settings are then always taken."""
 
     async def open_subject(self, stack: AsyncExitStack) -> Subject:
         """Open the pool and its conductors; the connections close with the stack.
@@ -120,7 +120,7 @@ class SubjectSetup:
         sandbox = await stack.enter_async_context(Sandbox.open(self.sandbox))
         return replace(subject, run_tests=QuestionTestRunner(sandbox))
 
-    async def open_marking(
+    async def open_grader(
         self, tasks: Sequence[Task], subject: Subject, stack: AsyncExitStack
     ) -> AnswerGrader:
         """Open the grader of those tasks.
@@ -128,6 +128,7 @@ class SubjectSetup:
         Raises:
             ConfigError: there is no such grader, kind of sandbox or judge.
             SandboxError: programs cannot be isolated here.
+            SourceError: a task's data or answer do not fit its grader.
         """
         if self.sandbox not in set(SandboxBackend):
             raise ConfigError(
@@ -216,7 +217,7 @@ class TrialOrders:
         async with AsyncExitStack() as stack:
             opened = await self.setup.open_subject(stack)
             subject = await self.setup.open_journal(opened, stack)
-            grade = self.grade or await self.setup.open_marking(self.kinds, subject, stack)
+            grade = self.grade or await self.setup.open_grader(self.kinds, subject, stack)
             systems: dict[str, System] = {}
 
             async def execute(order: TrialOrder) -> MeasuredRun | None:
@@ -244,7 +245,7 @@ class TrialOrders:
 @final
 @dataclass(frozen=True, slots=True)
 class RemoteTrials:
-    """Runs trials on an executor with other processes, which do not execute questions' tests."""
+    """Runs trials in an executor's processes, which do not execute the tests in questions."""
 
     executor: Executor
     setup: SubjectSetup

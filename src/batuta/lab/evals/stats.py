@@ -182,8 +182,8 @@ def _resample_means(sums: Floats, counts: Floats, seed: int) -> Floats:
 def _draw_counts(size: int, seed: int) -> NDArray[np.uint8]:
     """Return how often each resample has each of `size` groups: (`RESAMPLES`, size).
 
-    The counts are cached, so that all systems have the same resamples. A byte suffices, because in
-    practice no group is drawn more than 255 times.
+    Equal arguments give equal counts, so that all systems have the same resamples. A byte suffices,
+    because in practice no group is drawn more than 255 times.
     """
     rng = np.random.default_rng(seed)
     times_drawn = np.empty((RESAMPLES, size), np.uint8)

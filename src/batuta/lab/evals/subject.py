@@ -124,7 +124,7 @@ class Subject:
     def clients_for_run(self) -> Mapping[WorkerId, Client]:
         """Return the clients for one run.
 
-        A record gets new clients for each run, so that repeated calls replay different samples.
+        A record gets new clients for each run, because a client counts the samples that it used.
         """
         return self.clients if self.replay_pool is None else self.replay_pool.clients()
 
@@ -197,19 +197,19 @@ class Subject:
         sampled = ("sampled",) if model and model.samples and model.collects else ()
         return repr((self.limits, recorded, *counted, *executes, *terms, *sampled))
 
-    def drafting_key(self, drafts: str) -> str:
+    def drafting_key(self, drafter: str) -> str:
         """Return the digest of a conductor's model, for the keys of its runs.
 
         Empty if the model has not changed since the results folder was created, or is a worker.
 
         Args:
-            drafts: `CONDUCTOR`, `MINI_CONDUCTOR` or a name from `preset_conductor`.
+            drafter: `CONDUCTOR`, `MINI_CONDUCTOR` or a name from `preset_conductor`.
         """
-        return self.replaced.get(drafts, "")
+        return self.replaced.get(drafter, "")
 
     @property
     def identities(self) -> dict[str, Identity]:
-        """The known identities of workers, and of conductors' models that are not, by name."""
+        """The known identities of workers, and of conductors' models that are no workers."""
         if self.simulated:
             return {str(worker.id): {"source": self.source} for worker in self.pool}
         found = {str(worker): client_identity(client) for worker, client in self.clients.items()}

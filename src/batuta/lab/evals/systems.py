@@ -174,7 +174,7 @@ class System:
     run together, so that they share these replies."""
     has_conductor: bool = False
     """Whether a conductor decides the number of steps."""
-    drafts: str = CONDUCTOR
+    drafter: str = CONDUCTOR
     """The name in `Subject.identities` of the conductor's model, if that is not a worker."""
     terms: str = ""
     """Further settings that runs depend on, besides pool, limits and method, as text for keys."""
@@ -246,7 +246,7 @@ def _mini_system(subject: Subject) -> System:
         name=MINI,
         solver=ServedSolver(served),
         has_conductor=not served.direct,
-        drafts=MINI_CONDUCTOR,
+        drafter=MINI_CONDUCTOR,
     )
 
 
@@ -260,7 +260,7 @@ def _preset_system(preset: Preset, subject: Subject) -> System:
         name=preset.name,
         solver=ServedSolver(served),
         has_conductor=not served.direct,
-        drafts=preset_conductor(preset.name),
+        drafter=preset_conductor(preset.name),
         terms=repr((served.limits, served.effort, workers, threshold)),
     )
 
@@ -455,8 +455,8 @@ def _worker_system(name: str, worker: WorkerId) -> System:
 def find_system(name: str, subject: Subject) -> System:
     """Find the system of that name: a worker's id, a preset, a method, or `FILE.py:MEMBER`.
 
-    A record may have the answers of a method, as of a task of inspect_ai. The method's name then
-    stands for these answers.
+    A record can name a method among its workers, as one from inspect_ai does. The name then stands
+    for the recorded answers.
 
     Raises:
         ConfigError: there is no such system, it cannot be opened, or the server would refuse it.
@@ -472,7 +472,7 @@ def find_system(name: str, subject: Subject) -> System:
 
 
 def is_method(name: str) -> bool:
-    """Return whether the name is that of a system on any pool, and not of a worker or preset."""
+    """Return whether the name is that of a method, and not of a worker or preset."""
     counted = _COUNT_PATTERN.fullmatch(name)
     return (
         name in {ALL, MINI, *_NAMED_SYSTEMS, *LEARNED_METHODS}

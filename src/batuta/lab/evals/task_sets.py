@@ -50,7 +50,7 @@ def open_tasks(
     Args:
         name: `rehearsal[:family][:held-out]` or `world2[:family][:held-out]` (fresh questions;
             `held-out` takes the wordings held out from training), a benchmark as `batuta tasks
-            list` names it, or the path of a JSONL file.
+            list` names it, or the path of a JSONL or YAML file.
         limit: maximum number of questions: the first of a file, random questions of a benchmark.
         calibration: maximum number of calibration questions, which come after those of `limit`.
         seed: the seed of generated questions and of random choices.

@@ -70,7 +70,8 @@ class Executor(Protocol):
 
     Laws, the same for every implementation:
 
-    1. Each item's result is delivered exactly once, as soon as it is known, in any order.
+    1. Without an error, each item's result is delivered exactly once, when it is known, in any
+       order.
     2. The results do not depend on where the job runs.
     3. At most `concurrency` items run at the same time, over all processes together.
     4. The first error ends all work and is raised in an `ExceptionGroup`. Only the error of a job

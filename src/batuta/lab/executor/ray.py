@@ -214,7 +214,7 @@ class _Work:
         return bool(self._waiting)
 
     def take(self, number: int) -> list[tuple[int, Any]]:
-        """Return up to `number` items to run, with their indices."""
+        """Return up to `number` items to run, at most `BATCH`, with their indices."""
         most = min(number, BATCH, len(self._waiting))
         indices = [self._waiting.popleft() for _ in range(most)]
         return [(index, self._items[index]) for index in indices]

@@ -80,7 +80,7 @@ async def open_executor(name: str = LOCAL, workers: int | None = None) -> AsyncG
 def executor_problem(name: str, workers: int | None) -> str | None:
     """Return a sentence that says why the executor cannot be opened here, or None.
 
-    Whether the cluster of an address can be reached is not tried.
+    No cluster is contacted.
     """
     kind, _, address = name.partition(":")
     if kind == LOCAL and not address:

@@ -1,1 +1,1 @@
-"""Fits selectors, routers and cascades to recorded outcomes."""
+"""Histories of outcomes, and the learning algorithms that are fitted to them."""

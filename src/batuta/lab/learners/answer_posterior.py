@@ -319,7 +319,8 @@ class HeldOutCredit:
 def collision_rate(answers_qms: Integers, credit_qms: Floats) -> float:
     """Return how often the wrong first answers of two workers are equal, in (0, 1).
 
-    Two pairs, one of them equal, are added, so the rate without any pair is 1/2.
+    An answer is wrong if its credit is below `CREDIT_MARGIN`. Two pairs, one of them equal, are
+    added, so the rate without any pair is 1/2.
     """
     answer_qm, credit_qm = answers_qms[:, :, 0], credit_qms[:, :, 0]
     wrong_qm = (credit_qm < CREDIT_MARGIN) & (answer_qm >= 0)

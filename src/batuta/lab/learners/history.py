@@ -1,7 +1,7 @@
 """The outcomes of a pool's workers on some questions.
 
 Selectors, routers and cascades are fitted to such a history. It comes from a recorded set
-(`history_from_record`) or from a file with a line for each question:
+(`history_from_record`), the calibration of an evaluation, or a file with a line for each question:
 
     {"question": "…", "family": "…", "workers": {"oboe": {"score": 0.5, "usd": 0.002, "runs": 2}}}
 

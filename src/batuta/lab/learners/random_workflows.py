@@ -172,7 +172,7 @@ def random_workflow(
 
 @dataclass(frozen=True, slots=True)
 class RandomConductor:
-    """A conductor that writes a random workflow, the same for equal seeds and questions."""
+    """A conductor that writes a random workflow, equal for equal contexts."""
 
     name: str = "random"
 

@@ -37,8 +37,8 @@ def fit_logistic(
 ) -> Floats:
     """Return the weights, (f,), of a logistic regression of credit, in [0, 1], on the inputs.
 
-    `penalty_f` is the weight of the squared distance from `centre_f`. Newton steps that increase
-    the loss are halved.
+    `penalty_f` is the weight of half the squared distance from `centre_f`. Newton steps that
+    increase the loss are halved.
     """
     x_rf = inputs_nkf.reshape(-1, inputs_nkf.shape[2])
     y_r = credit_nk.reshape(-1)

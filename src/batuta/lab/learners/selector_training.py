@@ -6,10 +6,11 @@ directly, they would often make the luckiest newcomer the best single worker. So
 of a newcomer counts as the lower bound of a regression on the directions in which well-known
 workers differ and on the features.
 
-The guard is fitted on training questions that are held out twice: in random folds, where similar
-questions remain, and in folds of whole task families, where none does. The gain of leaving the best
-worker on a new family is measured against the best single worker of the *other* families, because
-the best of all families was chosen with outcomes that are unknown for a new family.
+The guard lets the best single worker answer unless another worker is clearly better. It is fitted
+on training questions that are held out twice: in random folds, where similar questions remain, and
+in folds of whole task families, where none does. The gain of leaving the best worker on a new
+family is measured against the best single worker of the *other* families, because the best of all
+families was chosen with outcomes that are unknown for a new family.
 
 Axes: n training questions, d features, m workers, k of them well known, c directions, f families.
 """
@@ -92,6 +93,9 @@ def held_out_values(values: ValueModel, fold_n: Folds) -> tuple[Floats, Floats]:
 
     Returns:
         Expected credit (n, m) and closeness (n,), as `ValueModel` returns them.
+
+    Raises:
+        SourceError: all outcomes of a worker are in one fold.
     """
     width = values.credit_nm.shape[1]
     value_nm = np.empty((len(fold_n), width), np.float32)
@@ -228,7 +232,8 @@ def fit_selector(
     """Fit a selector to the history.
 
     Raises:
-        SourceError: the history has too few questions, or lacks costs that the recipe needs.
+        SourceError: the history has too few questions or too few outcomes of a worker, or lacks
+            costs that the recipe needs.
     """
     recipe = recipe or SelectorRecipe()
     history = history.drop_unscored()

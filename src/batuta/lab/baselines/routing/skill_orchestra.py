@@ -8,13 +8,13 @@ and attempts are counted under these skills. For a new question the orchestratin
 skills the question needs and how much of each. A worker's score is the weighted mean of its
 competences in these skills, less `price` for each dollar that its call costs under them. Ties are
 broken by competence in the skills' categories, then over all questions, then by cost. Whether
-skills, only their categories or neither are used is chosen on questions that were not counted. If
-the model names no known skill, skills are found by their indicator words.
+skills, only their categories or neither are used is chosen on held-out questions. If the model
+names no known skill, skills are found by their indicator words.
 
 Deviations
 - Skills are not merged or split afterwards by asking the model again.
-- The counted questions are labelled like new questions: the model is not shown which workers were
-  right, so that the validation holds for new questions.
+- Questions are labelled like new questions: the model is not shown which workers were right, so
+  that the validation holds for new questions.
 - Competence is the mean of Beta(1 + right, 1 + wrong), not the proportion correct (0 if unseen).
 - The last tie is broken by cost and not at random.
 - One round with one worker: the turns of search and answer of the agentic part are left out.
@@ -115,7 +115,7 @@ class Handbook:
 
         `weights` are the shares of the skills, by id, which sum to 1; empty if unknown. `pool` has
         at least one of the handbook's workers. `price` is subtracted from a worker's score for each
-        dollar of its call.
+        dollar of its call; an unknown cost is subtracted as 0 and loses the last tie.
         """
         overall_m = (self.right_m + 1) / (self.asked_m + 2)
         skill_m = self._mean_competences(weights) if self.depth > 1 and weights else overall_m
@@ -154,7 +154,7 @@ class Handbook:
 
 
 def demand_prompt(skills: Sequence[RoutingSkill], question: str) -> str:
-    """Return the prompt that asks which skills a question needs."""
+    """Return the prompt that asks which skills a question needs; a long question is cut."""
     listed = "\n".join(f"- {skill.id}: {skill.description}" for skill in skills)
     return DEMAND.format(skills=listed, question=question[:_SHOWN_CHARACTERS], example=skills[0].id)
 
@@ -162,7 +162,8 @@ def demand_prompt(skills: Sequence[RoutingSkill], question: str) -> str:
 def read_demand(reply: str, skills: Sequence[RoutingSkill], question: str) -> dict[str, float]:
     """Return the shares of the known skills that the reply names, by id; they sum to 1.
 
-    If the reply names none, return the skills whose indicators occur in the question, perhaps none.
+    If the reply names none, the skills are those whose indicators occur in the question; the result
+    is empty if there are none.
     """
     by_name = {
         _plain_name(name): skill.id
@@ -227,8 +228,8 @@ class SkillOrchestra:
 
     handbook: Handbook
     orchestrator: WorkerId
-    """The worker that names the needed skills; its calls count as a conductor's. If a question's
-    pool lacks it, the best model of that pool does; without a model there is no call."""
+    """The worker that names the needed skills; its calls count as a conductor's. If it is not in a
+    question's pool, the pool's best model is asked; if there is no model, none is."""
     price: float = 0.0
     """Subtracted from a worker's score for each dollar of a call; with 0, cost only breaks ties."""
     name: str = NAME
@@ -260,7 +261,10 @@ class _SkillConductor:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Ask for the skills and plan one step; accept the answer in a later round."""
+        """Ask for the skills and plan one step; accept the answer in a later round.
+
+        The plan is malformed if the pool has none of the handbook's workers or the call fails.
+        """
         if context.previous:
             return AcceptedAnswer()
         handbook, text = self.method.handbook, context.question.text
@@ -280,7 +284,7 @@ class _SkillConductor:
     async def _ask(
         self, worker: WorkerId, context: PlanningContext, listener: CallListener
     ) -> Draft | MalformedPlan:
-        """Ask the worker for the skills; return a malformed plan with the reason if that fails."""
+        """Ask the worker for the skills; return a malformed plan if the call fails."""
         prompt = demand_prompt(self.method.handbook.skills, context.question.text)
         request = Request(
             messages=(user_message(prompt),),

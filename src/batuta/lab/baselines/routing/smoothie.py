@@ -79,7 +79,7 @@ class Smoothie:
         return len(self.workers)
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """Ask the pool's workers that are in `workers`, and return the most central reply.
+        """Ask the pool's workers that are in `workers`; the answer is the most central reply.
 
         If there are none, the pool's best worker answers.
         """

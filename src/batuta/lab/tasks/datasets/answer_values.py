@@ -53,7 +53,7 @@ def answer_text(value: Any) -> str:
 
 
 def whole_number(text: str) -> str | None:
-    """Return the digits of an integer, whatever its notation (`1,234`, `+5`, `391.0`), or None.
+    """Return an integer in plain digits, whatever its notation (`1,234`, `+5`, `391.0`), or None.
 
     Digits that begin with a zero, such as `007`, are returned unchanged.
     """

@@ -270,7 +270,7 @@ PROGRAMS = (
     ),
     Dataset(
         name="bigcodebench",
-        description="tasks for about 75 Python libraries, with unit tests",
+        description="tasks for Python libraries, with unit tests",
         licence="Apache-2.0",
         convert=coding.convert_big_code_bench,
         splits={

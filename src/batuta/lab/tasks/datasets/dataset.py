@@ -75,7 +75,8 @@ class MultipleChoiceQuestion:
 
 
 RowConverter = Callable[[Row], Task | MultipleChoiceQuestion | None]
-"""Converts a row; returns None for a row that is not a usable task."""
+"""Converts a row; returns None for a row that is not a usable task, and raises one of `ROW_FAULTS`
+for a row of another form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ def text_digest(*texts: str) -> str:
 
 
 def as_json(data: Any) -> str:
-    """Return `data` as JSON for `Task.data`; values that JSON lacks, as fractions, are strings."""
+    """Return `data` as JSON for `Task.data`; fractions, which JSON lacks, become strings."""
     try:
         return orjson.dumps(data).decode()
     except orjson.JSONEncodeError:  # integers beyond 64 bits, fractions

@@ -109,7 +109,9 @@ def generate_tasks(
 
 
 def score_answer(task: Task, answer: str) -> Grade:
-    """Return the generator's score, in [0, 1], for an extracted answer; 0 if the scorer fails.
+    """Return the generator's score, in [0, 1], for an extracted answer.
+
+    The score is 0 if the scorer fails or the answer has a huge exponent.
 
     Raises:
         SourceError: the package is not installed.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 MAX_ROW_BYTES = 128 << 20
-"""Maximum unpacked bytes of a line of a JSON-lines file, or of an entry of an archive."""
+"""Maximum unpacked bytes of a line of a JSON-lines file, an archive's entry, or packed tests."""
 _ALWAYS_ALLOWED_BYTES = 1 << 30
 _MAX_RATIO = 100
 """Maximum ratio of unpacked to packed bytes for a file that unpacks to more than

@@ -121,7 +121,7 @@ def _find_topic(metadata: object) -> tuple[str, ...]:
 
 
 def convert_mgsm(row: Row) -> Task:
-    """Convert a word problem of MGSM; the file's name ends in its language."""
+    """Convert a word problem of MGSM; without a column `language`, the file's name ends in it."""
     question, language = str(row["question"]).strip(), _language_of(row)
     return Task(
         id=TaskId(f"mgsm/{language}/{text_digest(question)}"),

@@ -180,7 +180,8 @@ def read_task_suite(path: Path, seed: int | None = 0) -> tuple[Task, ...]:
     """Read the tasks of a YAML file; the seed shuffles options, unless None.
 
     Raises:
-        SourceError: the file cannot be read, or it has an invalid part, which the message names.
+        SourceError: a file cannot be read, PyYAML is missing, or a part, which the message names,
+            is invalid.
     """
     suite = _read_yaml(path)
     if unknown := sorted(set(suite) - _SUITE_FIELDS):

@@ -47,12 +47,13 @@ def canonical_answer(answer: str) -> str:
     r"""Return the canonical form of an answer; "" if it is blank, `nan` or `n/a`.
 
     Case is folded, and characters are replaced by their plain equivalents (NFKC). The following are
-    removed: Markdown, quotation marks, `$` and punctuation around the answer; a pair of brackets
-    around all of it; commas between thousands in a number, and zeros at the end of a decimal
-    fraction; braces around an exponent or a comma between thousands. Raised digits become a power,
-    and `\frac` a division; other LaTeX commands are removed, but names such as `alpha` stay. White
-    space between two words becomes one space, other white space is removed. Text outside a
-    `\boxed{…}` is ignored.
+    removed: Markdown, quotation marks, `$`, `,`, `;` and `:` around the answer, and full stops at
+    its end; brackets around all of it or around a single number; commas between thousands in a
+    number, and zeros at the end of a decimal fraction; braces around an exponent or a comma between
+    thousands. `.5` becomes `0.5`. Raised digits become a power, `\frac` a division, `\cdot` and
+    `\times` a `*`; `\text`, `\left` and their like are removed, and other commands lose their
+    backslash. White space between two words becomes one space, other white space is removed. Text
+    outside a `\boxed{…}` is ignored.
 
     In answers of more than 2,000 characters, such as programs and essays, only case and white space
     are normalised, and characters after the first 4,000 are ignored.

@@ -74,8 +74,8 @@ class ChoiceGrader:
     The letter is in JSON, in a box, in `<answer>`, after `####`, in the last statement such as "the
     answer is B" or "B is correct", alone in the last line, or alone in the first line above an
     explanation. Letters of other scripts and statements in other languages are read. Two letters, a
-    negated letter, a letter beside another option's text, a retracted letter, an unmarked letter
-    and a list of the options do not count as an answer: the grader never guesses.
+    negated letter, a letter beside another option's text, a retracted letter, a letter in running
+    text and a list of the options do not count as an answer: the grader never guesses.
     """
 
     def __init__(self, options: Sequence[str] = ()) -> None:
@@ -272,8 +272,8 @@ class ChoiceGrader:
     def _letters_in_first_line(self, text: str) -> tuple[str, ...]:
         """Return the letter of the first line if it is only an option, above an explanation.
 
-        Nothing is returned if another line is an option too, or if the first line is a question or
-        the beginning of a sentence.
+        Nothing is returned if another line is an option too, if the first line is a question or the
+        beginning of a sentence, or if a retraction follows.
         """
         first, _, below = text.strip().partition("\n")
         letters, head = self._letters_alone(first, text), _HEAD.match(first)
@@ -362,7 +362,7 @@ class ChoiceGrader:
         return () if is_list else self._letters_alone(text, whole)
 
     def _letters_alone(self, text: str, whole: str = "") -> tuple[str, ...]:
-        """Return the letters of the first line of `text` if it contains only an option."""
+        """Return the letters of the first line of `text` if it has only an option, or a reason too."""
         line = text.lstrip().partition("\n")[0]
         letters, head = self._read_letters(line), _HEAD.match(line)
         rest = line[head.end() :] if head else line
@@ -379,7 +379,10 @@ class ChoiceGrader:
         return letters
 
     def _is_label(self, letter: str, rest: str, whole: str) -> bool:
-        """Return whether a line is an option's letter and text, without knowing the texts."""
+        """Return whether a line is an option's letter and text, without knowing the texts.
+
+        `rest` is the line after the letter; no line of `whole` may begin with another label.
+        """
         if self._options or len(rest) > MAX_LABELLED_LINE or not _MARK.match(rest):
             return False
         if any(found[1].upper() != letter for found in _LABEL.finditer(whole)):

@@ -15,7 +15,7 @@ from batuta.lab.tasks.graders.structured_data import PROGRAM_KEYS, structured_an
 from batuta.language import answer_extraction
 
 MAX_LENGTH = 100_000
-"""Maximum length of a program, in characters."""
+"""Maximum number of characters read of an answer, counted from the end."""
 
 MAX_BLOCKS = 100
 """Maximum number of code blocks read, counted from the end."""
@@ -262,11 +262,11 @@ class _Source:
         return self.is_code() and bool(self.kinds & _ACTIVE_NODES)
 
     def is_inert(self) -> bool:
-        """Return whether running the source only defines or imports names."""
+        """Return whether all statements of the source define, import or assign names."""
         return all(isinstance(n, _PASSIVE_NODES) for n in self.tree.body) if self.tree else False
 
     def only_adds_functions(self, redefined: set[str]) -> bool:
-        """Return whether the source only defines names, some of them functions not redefined."""
+        """Return whether the source is inert, with some function that is not redefined."""
         return bool(self.functions - redefined) and self.is_inert()
 
     def only_demonstrates(self, before: list[_Source]) -> bool:

@@ -78,6 +78,7 @@ class MathsPool:
 
         Raises:
             ProcessFailedError: the comparison raised an error other than one of memory or nesting.
+            ProcessStartError: the process cannot be started.
         """
         try:
             same = await self._pool.call(

@@ -12,8 +12,8 @@ MEMORY_LIMIT = 4 << 30
 """Maximum bytes of address space."""
 
 CPU_SECONDS = 3
-"""Maximum processor seconds of one comparison. The kernel enforces the limit, whatever the
-load of the machine, and even if the calling process has died."""
+"""Maximum processor seconds of one comparison, which may take up to a second more. The kernel
+enforces the limit, whatever the load of the machine, and even if the calling process has died."""
 
 WARM_UP_SECONDS = 60
 """Maximum processor seconds of the first call of a process, which loads sympy and pint."""
