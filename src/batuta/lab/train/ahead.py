@@ -79,6 +79,8 @@ def score_rows(
 ) -> list[list[float]]:
     """Compute the log-probabilities of each completion's tokens as the loss will compute them.
 
+    `pad` is the id of the padding token; `micro_batch` rows are computed at once.
+
     Returns:
         Log-probabilities in nats, a list for each completion.
     """
@@ -106,7 +108,7 @@ def pad_logprobs(logprobs: Sequence[Sequence[float]], like: torch.Tensor) -> tor
 
 
 class KeepPendingBatches(TrainerCallback):
-    """Writes the pending batches next to each checkpoint, one file per process."""
+    """Writes the pending batches into each checkpoint's folder, one file per process."""
 
     def __init__(self, pending: Callable[[int], Sequence[WrittenBatch]], rank: int) -> None:
         """Create the callback; `pending` returns the pending batches after a number of steps."""

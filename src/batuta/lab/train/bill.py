@@ -32,7 +32,7 @@ from batuta.language import render_workflow
 from batuta.usage import ZERO_COST, ZERO_USAGE, Price
 
 PRICED_WORKFLOWS = 300
-"""Number of random workflows that are priced."""
+"""Maximum number of random workflows that are priced, one per question."""
 RECENT_STEPS = 20
 """Number of steps at the end of an earlier run from which the figures are taken."""
 FRAME_BYTES = 1000
@@ -221,7 +221,7 @@ def estimate_step_time(
     """Return the expected seconds of a step, and the measurement or assumptions behind them.
 
     `lines` are the metrics of an earlier run, `parameters` those of the network, `prompt_tokens`
-    the length of the longest prompt, and `call_slots` the calls that workers take concurrently.
+    the length of the longest prompt, and `call_slots` the number of calls that workers take at once.
     """
     timed = [float(line["step_time"]) for line in lines if line.get("step_time")]
     if timed:
@@ -256,7 +256,7 @@ def estimate_step_time(
 async def correct_by_calls(
     settings: TrainSettings, assumed: CostEstimate, episodes: Sequence[Episode], calls: int
 ) -> tuple[CostEstimate, list[str]]:
-    """Run random workflows over the training's questions, with `calls` steps in total.
+    """Correct an estimate by random workflows on the training's questions, of `calls` steps in all.
 
     The calls go into the training's journal and count against its budget.
 
@@ -398,7 +398,7 @@ def _add_budget(settings: TrainSettings, before: Decimal, usd: Decimal, found: P
 
 
 def _add_evaluation(settings: TrainSettings, cost: CostEstimate, found: Preflight) -> Decimal:
-    """Add the cost of evaluations if there are any; return it as a part of the steps' cost."""
+    """Add the cost of evaluations if there are any; return its ratio to the steps' cost."""
     e, steps = settings.evaluation, settings.optimiser.steps
     if not e.every:
         return Decimal(0)
@@ -413,7 +413,7 @@ def _add_evaluation(settings: TrainSettings, cost: CostEstimate, found: Prefligh
 def _add_rejection_sampling(
     settings: TrainSettings, cost: CostEstimate, found: Preflight
 ) -> Decimal:
-    """Add the cost of rejection sampling if it is configured and has not run yet, else a note.
+    """Add the cost of rejection sampling if it is configured, or a note if it has run.
 
     The result is its expected dollars, 0 if it will not run.
     """

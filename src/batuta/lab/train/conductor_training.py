@@ -45,7 +45,7 @@ from batuta.lab.train.trainer import MetricsListener, make_trainer, restore_pend
 from batuta.rendering.terminal import write_error
 
 SAMPLES_PER_STEP = 4
-"""Workflows written to the samples file for each sampled step."""
+"""Approximate number of workflows written to the samples file for each sampled step."""
 
 
 def train_conductor(
@@ -59,8 +59,8 @@ def train_conductor(
 ) -> Path:
     """Train the policy and return its folder.
 
-    With `resume` the training continues from the named checkpoint, or from the newest one without
-    a name; if there is none, it starts over. The folder has the last policy, or the best one if
+    With `resume` the training continues from `checkpoint`, or if that is None from the newest
+    checkpoint, and starts over without one. The folder has the last policy, or the best one if
     policies are evaluated; a `supervision` may choose the policy itself. `on_metrics` is called in
     the main process only.
 
@@ -121,7 +121,7 @@ def _end_run(
 ) -> None:
     """Upload the policy if a repository is named, and write the settings if fewer steps were run.
 
-    A reader then sees that a training which a supervision has ended is finished.
+    A training that a supervision ended early then counts as finished.
     """
     if steps < settings.optimiser.steps:
         optimiser = settings.optimiser.model_copy(update={"steps": steps})
@@ -148,7 +148,7 @@ def _require_whole(
     whole: bool,
     may_stop: bool,
 ) -> None:
-    """Raise an error if the budget ended the training, or a stop request, unless `may_stop`."""
+    """Raise an error if the budget ended the training, or without `may_stop` a stop request did."""
     if not whole:
         _end_by_budget(trainer, budget, folder)
     if stop.has_stopped:

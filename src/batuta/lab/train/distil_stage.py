@@ -1,8 +1,8 @@
 """Fits the policy to workflows that a search has found, without calling a worker.
 
-A stage between the SFT warm-up and reinforcement learning. It reads a file of drafts (`batuta train
-distil`), or the folder of `batuta tune` (`batuta train conductor --from`), whose workflows then
-replace rejection sampling.
+This stage runs between the SFT warm-up and reinforcement learning. It reads a file of drafts
+(`batuta train distil`), or the folder of `batuta tune` (`batuta train conductor --from`), whose
+workflows then replace rejection sampling.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class HeldResult:
     usd: float | None
     """None if a call's price is unknown."""
     refused: bool
-    """True if the training's budget refused a call of the run."""
+    """True if the training's budget refused a call of the run or of its judge."""
 
     @staticmethod
     def of(rollout: GradedRollout) -> HeldResult:

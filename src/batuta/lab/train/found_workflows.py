@@ -232,7 +232,7 @@ class FitPlan:
         return max(0, min(_MOST_STEPS, int(seconds / self.step_seconds)))
 
     def apply_to(self, settings: TrainSettings) -> TrainSettings:
-        """Return the settings with the network and the length of workflows that were planned."""
+        """Return the settings with the planned network and maximum length of completions."""
         network = settings.policy.model_copy(update={"network": self.network})
         optimiser = settings.optimiser.model_copy(update={"completion": self.completion})
         return settings.model_copy(update={"policy": network, "optimiser": optimiser})

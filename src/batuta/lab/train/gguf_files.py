@@ -172,7 +172,8 @@ def export_gguf(
     `.gguf`; its temperature changes only if `temperature` is given.
 
     Raises:
-        ConfigError: the folder cannot be read or does not fit `like`, or a package is missing.
+        ConfigError: `kind` or the suffix of `out` is invalid, the folder cannot be read or does not
+            fit `like`, or a package is missing.
         StoreError: the file cannot be written.
     """
     if find_spec("gguf") is None:
@@ -281,8 +282,8 @@ def export_adapter(folder: Path, like: Path, out: Path) -> Path:
     `like` is the GGUF file of its base model.
 
     Raises:
-        ConfigError: the adapter does not fit the model or is not a plain LoRA, or a package is
-            missing.
+        ConfigError: a file cannot be read, the adapter does not fit the model or is not a plain
+            LoRA, or a package is missing.
         StoreError: the file cannot be written.
     """
     if find_spec("gguf") is None:

@@ -1,7 +1,7 @@
 """GRPO on TRL: the policy writes workflows, the engine runs them, and the reward trains the policy.
 
 The training follows the Conductor paper, sections 3.2 and 4.1. It adds to TRL's `GRPOTrainer` an
-asynchronous reward that conducts every completion, a sampler for small policies on a CPU, and a
+asynchronous reward that executes every completion, a sampler for small policies on a CPU, and a
 loss that reads a prompt once for its whole group.
 """
 
@@ -264,7 +264,7 @@ class RolloutFunction:
         o = settings.optimiser
         self.ahead = AheadQueue(o.staleness, o.steps, self._write_ahead)
         self.taken: WrittenBatch | None = None
-        """The batch of this step; None without `optimiser.staleness`."""
+        """The batch of this step; None before the first step and without `optimiser.staleness`."""
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
         """Return TRL's columns with one completion for each row of `prompts`.

@@ -33,7 +33,7 @@ REFRESH_SECONDS = 1.0
 STALL_SECONDS = 120.0
 """A run counts as stopped after these seconds and the time of three steps without new metrics."""
 RECENT_STEPS = 10
-"""Number of last steps whose time is averaged."""
+"""Number of last steps whose times are averaged, or whose longest time is taken."""
 BAR_CHARACTERS = "▁▂▃▄▅▆▇█"
 WIDTH = 48
 """Maximum characters of a curve."""
@@ -230,6 +230,7 @@ def watch_training(folder: Path, console: Console, *, once: bool = False) -> Non
 
     Raises:
         ConfigError: there is no such folder.
+        StoreError: a file cannot be read.
     """
     view = read_view(folder, time.time())
     if once or not console.is_terminal:

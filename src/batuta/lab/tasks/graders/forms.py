@@ -287,7 +287,7 @@ def _parse_bare_inequality(sign: str, left: str, right: str) -> Form | None:
 
 
 def _make_interval(left: str, sign: str, other: str, right: str) -> Form | None:
-    """Return an interval, closed where the sign beside an end allows equality; None for other signs."""
+    """Return an interval, closed beside a sign that allows equality; None for other signs."""
     if {sign, other} - {"<", r"\le"}:
         return None
     opening, closing = "[" if sign == r"\le" else "(", "]" if other == r"\le" else ")"
@@ -295,10 +295,10 @@ def _make_interval(left: str, sign: str, other: str, right: str) -> Form | None:
 
 
 def _parse_equation(text: str) -> Form | None:
-    r"""Parse `name=value`, with the variable on the left, or `exact\approx rounded`.
+    r"""Parse an equation, with a lone variable moved to the left, or `exact\approx rounded`.
 
-    The latter is its exact side, or its rounded side if the exact one is only a name; two values if
-    they differ by more than 5 %.
+    The form of the latter is that of its exact side, or of its rounded side if the exact one is a
+    name, or a list of both sides if they are numbers that differ by more than 5 %.
     """
     exact, *rounded = split_outside(text, {r"\approx", r"\simeq"})
     if rounded:

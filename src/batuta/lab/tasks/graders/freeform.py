@@ -1,8 +1,8 @@
 """Grades short answers in words, numbers or formulas; a different wording is left undecided.
 
 A judge, if there is one, decides the undecided answers. An answer is wrong only if it is missing,
-is too long or too deeply nested, or differs as a number, as a yes or no, as an expression or as a
-JSON object, since other words may mean the same.
+exceeds a limit of `limits`, or differs as a number, as a yes or no, as an expression or as a JSON
+object, since other words may mean the same.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from batuta.language import answer_extraction
 from batuta.language.answer_extraction import without_decorations
 
 TOLERANCE = 0.01
-"""The relative tolerance for a target with decimals, which was measured or rounded."""
+"""The relative tolerance for a target with decimals or a unit, which was measured or rounded."""
 
 FAR = 10
-"""A quantity that is off by more than this many tolerances is wrong, and not only rounded."""
+"""A quantity with a unit that is off by more than this many tolerances is wrong."""
 
 ROUNDING_TOLERANCE = 5e-5
 """The relative tolerance for a decimal where the target is an exact expression."""
@@ -172,7 +172,10 @@ class FreeFormGrader:
 
 
 def find_short_answer(text: str) -> str | None:
-    """Return the answer: data, the marked text, or the last line; None if none or truncated."""
+    """Return the answer: data, a list of lines, the marked text, or the last line.
+
+    Return None if there is none, or if it is unclear or truncated.
+    """
     shown = without_invisible(without_decorations(answer_extraction.visible_text(text)))
     data = structured_answer(shown)
     if data is not NO_OBJECT:
@@ -188,7 +191,10 @@ def find_short_answer(text: str) -> str | None:
 
 
 def compare_short_answers(found: str, target: str) -> bool | None:
-    """Return whether the answer is the target, as words, yes or no, or number; None if unclear."""
+    """Return whether the answer is the target as words, list, yes or no, day or number.
+
+    Return None if that is unclear.
+    """
     if "." in target and _DECIMAL_COMMA.fullmatch(found):
         found = found.replace(",", ".")
     found = _ABOUT.sub("", found.strip())
@@ -205,7 +211,7 @@ def compare_short_answers(found: str, target: str) -> bool | None:
 
 
 def normal_words(text: str) -> str:
-    """Return the letters and digits in one form, without article, accents and marks."""
+    """Return letters, digits and mathematical signs in one form, without article and accents."""
     text = plain_digits(_COMMAND.sub(r"\1", without_invisible(text))).translate(_LETTERS)
     text = _POWER.sub(
         lambda found: f"^{plain_digits(unicodedata.normalize('NFKD', found[0]))}", text
@@ -247,7 +253,7 @@ def _shares_currency(found: str, target: str) -> bool:
 
 
 def _compare_truth(found: str, *, is_true: bool) -> bool | None:
-    """Return whether an answer says yes or no, as wanted; None if it says neither or both."""
+    """Return whether an answer says yes if `is_true`, else no; None if it says neither or both."""
     match = _TRUTH.fullmatch(" ".join(found.casefold().split()).strip(" *_`.!\"'"))
     if match is None:
         return None

@@ -1,7 +1,7 @@
 """Grades whether answers follow instructions of format: the 25 kinds of IFEval, each a rule.
 
 Zhou et al., "Instruction-Following Evaluation for Large Language Models" (arXiv 2311.07911),
-section 2 and table 1, strict accuracy: the answer is checked as it is.
+section 2 and table 1, strict accuracy: the answer is checked as it is, without thoughts.
 
 Deviations
 - Sentences end at `.`, `!` or `?` before a space or the end, and words in capitals are found by a
@@ -76,7 +76,7 @@ words; below these, the language is unknown."""
 
 
 def find_language(text: str) -> frozenset[str] | None:
-    """Return the ISO 639-1 codes of the languages that the text may be in; None if unknown."""
+    """Return the languages, as in `KNOWN_LANGUAGES`, that the text may be in; None if unknown."""
     scripts = Counter(_script_of(letter) for letter in text if letter.isalpha())
     total = sum(scripts.values())
     if total < _MIN_LETTERS:

@@ -40,7 +40,7 @@ def _base_subscript(found: re.Match[str]) -> str:
 
 
 def _scale_factor(found: re.Match[str]) -> str:
-    r"""Return `\times10^{6}` for `million`, with the beginning of the text that it is in."""
+    r"""Return `\times10^{6}` for `million`, followed by the `\text{` before the word, if any."""
     zeros = len(str(SCALES[found[2].casefold()])) - 1
     return f"\\times10^{{{zeros}}}{found[1] or ' '}"
 

@@ -62,7 +62,7 @@ class OtherKindError(Exception):
 
 
 def split_unit(text: str) -> tuple[str, str]:
-    """Split text in the form that `normalize_latex` returns into a value and its unit ("": none)."""
+    """Split text in the form that `normalize_latex` returns into a value and its unit, or ""."""
     found = _BEHIND.fullmatch(text) if len(text) <= MAX_VALUE else None
     if found is None or not found["value"] or _ANGLE_OF.search(found["value"]):
         return text, ""
@@ -94,7 +94,7 @@ def pint_spelling(unit: str) -> str:
 
 
 def is_known_unit(unit: str) -> bool:
-    """Return whether pint knows the unit; it does not know the names of things that are counted."""
+    """Return whether pint knows the unit; the names of counted things are unknown."""
     return _parse_unit(unit) is not None if unit else False
 
 
@@ -102,7 +102,7 @@ def convert_value(value: Fraction | int, source: str, target: str) -> Fraction |
     """Return `value` in another unit, exactly except for angles; None if a unit is unknown.
 
     Raises:
-        OtherKindError: the units measure different things.
+        OtherKindError: the units measure different things, or one is logarithmic.
     """
     here, there = _parse_unit(source), _parse_unit(target)
     if here is None or there is None:

@@ -116,7 +116,7 @@ _REASONING_GYM_THRESHOLD = 0.99
 
 
 def read_reasoning_gym(folder: Path, part: str) -> RecordedOutcomes:
-    """Read `easy` (three samples of most models) or `hard`: the questions that all answered."""
+    """Read `easy` (three samples of most models) or `hard`: questions that all models answered."""
     table = ParquetTable(folder / "outcomes.parquet")
     questions = table.names("query_id")
     is_of_part = [name.startswith(f"{part}/") for name in questions.values]
@@ -143,7 +143,7 @@ def read_reasoning_gym(folder: Path, part: str) -> RecordedOutcomes:
 
 
 def read_mmlu_pro(folder: Path, part: str) -> RecordedOutcomes:
-    """Read `seven` or `all` 32 models: the questions that they got in one wording and answered."""
+    """Read `seven` or `all` (32 models): questions that all got in one wording and answered."""
     table = ParquetTable(folder / "outcomes.parquet", [("same_question", "==", 1)])
     cube = OutcomeCube(table.names("query_id"), table.names("model"))
     answers = table.names("answer")

@@ -42,7 +42,7 @@ _GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 
 
 def import_inspect_logs(paths: tuple[Path, ...], collector: OutcomeCollector, worker: str) -> None:
-    """Add the samples of every log, without those that the module leaves out.
+    """Add the samples of every log, except those that ended in an error.
 
     Args:
         paths: the logs.
