@@ -221,7 +221,7 @@ def estimate_step_time(
     """Return the expected seconds of a step, and the measurement or assumptions behind them.
 
     `lines` are the metrics of an earlier run, `parameters` those of the network, `prompt_tokens`
-    the length of the longest prompt, and `call_slots` the number of calls that workers take at once.
+    the length of the longest prompt, and `call_slots` the calls that workers can take at once.
     """
     timed = [float(line["step_time"]) for line in lines if line.get("step_time")]
     if timed:

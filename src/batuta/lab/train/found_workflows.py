@@ -124,6 +124,8 @@ async def search_workflows(
     Raises:
         ConfigError: no worker answers, or the time is too short to call each.
         SourceError: the questions are nearly all alike.
+        StoreError: the search's folder cannot be read or written.
+        WorkerLostError: a worker no longer answers.
     """
     questions = _search_questions(source, held, settings.seed)
     tuning = TuneSettings(

@@ -109,7 +109,7 @@ def read_architecture(start: str, revision: str | None = None) -> PreTrainedConf
     For adapters, the architecture of their base model is returned.
 
     Raises:
-        ConfigError: the adapters do not name their base model.
+        ConfigError: the adapters name no base model, or one that is itself an adapter.
     """
     if saved := find_adapters(start, revision, local_only=True):
         start, revision = saved.base, saved.config.revision
@@ -320,7 +320,7 @@ def device_memory(settings: TrainSettings) -> tuple[int | None, str]:
 
 
 def missing_extras(settings: TrainSettings) -> list[str]:
-    """Return a sentence for each package that the settings need and that is not installed."""
+    """Return a sentence for each needed package that is missing or has an unsupported version."""
     wanted = {"peft": settings.policy.lora is not None}
     wanted["vllm"] = settings.optimiser.sampler.startswith("vllm")
     wanted |= {name: name in settings.log.to for name in ("tensorboard", "wandb")}
@@ -386,7 +386,7 @@ def completion_problem(settings: TrainSettings, processes: int) -> str | None:
 
 
 def hardware_problems(settings: TrainSettings, devices: Devices) -> list[str]:
-    """Return a sentence for each missing GPU, and for each setting that cannot work here."""
+    """Return a sentence if GPUs are missing, and one for each setting that cannot work here."""
     o, found = settings.optimiser, list[str]()
     cuda = torch.cuda.device_count()
     if needs_gpu(settings) and cuda < devices.local_processes:

@@ -75,7 +75,7 @@ PLACEHOLDER_KEY = "not-set"
 PLACEHOLDER_TASK = Task(id=TaskId("stand-in"), question="word " * 100, target="0", grader="integer")
 """A question of 100 words, used in place of questions that cannot be loaded."""
 CALLS_PER_WORKER = 32
-"""Concurrent calls assumed for a worker discovered by API keys in the environment."""
+"""Concurrent calls assumed for a worker that no pool file describes."""
 
 
 def check_training(

@@ -1,6 +1,6 @@
 """Rejection sampling: the policy is fitted to its own workflows that gave correct answers.
 
-A stage between the SFT warm-up and reinforcement learning (expert iteration, weighted as in
+This stage runs between the SFT warm-up and reinforcement learning (expert iteration, weighted as in
 reward-weighted regression). Which random workflows succeed depends on the question. Maximum
 likelihood fits the whole conditional distribution, and so teaches the policy to read the question;
 a policy gradient from a random start first finds one workflow for all questions.

@@ -55,7 +55,7 @@ class RunFolder:
     def begin(self, settings: TrainSettings, command: Sequence[str]) -> None:
         """Write the settings, the command and the versions of the libraries.
 
-        Passwords of databases in the settings are left out, as the page shows settings.
+        Passwords of databases in the settings are left out, as the web page shows the settings.
         """
         found = {name: _package_version(name) for name in LIBRARIES}
         about = {"command": list(command), "python": platform.python_version(), "libraries": found}

@@ -371,7 +371,7 @@ class EvaluationSettings(_Section):
     last. 0: no evaluation, and the last policy is the result."""
     questions: PositiveInt = 50
     """Number of held-out questions. The training does not use them, nor questions that differ from
-    them only in case and punctuation."""
+    them only in case, spaces and punctuation."""
     tasks: Mix = {}
     """Weights of the sources, as in the curriculum; empty: the curriculum's own sources."""
     metric: Literal["right", "reward"] = "right"

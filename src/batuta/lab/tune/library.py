@@ -78,7 +78,7 @@ class CandidateStep:
     """The index of the subtask in the role's `WORDINGS`."""
     _: KW_ONLY
     text: str = ""
-    """A rewritten subtask, which replaces the wording; empty if the wording is used."""
+    """A subtask that replaces the wording; empty if the wording is used."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
