@@ -93,7 +93,7 @@ class Preflight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostEstimate:
-    """The expected consumption of the whole training."""
+    """The expected consumption of the workers in all steps, without evaluations."""
 
     workflows: int
     """Executions of drafts, malformed ones included."""
@@ -135,7 +135,7 @@ def read_earlier_metrics(settings: TrainSettings) -> list[dict[str, Any]]:
 def estimate_cost(
     settings: TrainSettings, episodes: Sequence[Episode], lines: Sequence[dict[str, Any]]
 ) -> CostEstimate:
-    """Estimate what the workers will consume, from an earlier run's metrics or random workflows."""
+    """Estimate the workers' consumption from an earlier run's metrics, or random workflows."""
     o = settings.optimiser
     workflows = o.steps * o.questions * o.group * settings.reward.executions
     basis = [line for line in lines if line.get("steps")]

@@ -113,7 +113,7 @@ class CandidateResult:
     unknown price count at the assumed price."""
     calls: int
     seconds: float
-    """Seconds of the longest chain of steps."""
+    """Wall-clock seconds of the run, in which replies to earlier equal calls take no time."""
     limited: bool = False
     """Whether the budget refused a call."""
     answer: str | None = None

@@ -81,7 +81,7 @@ class _Judgement:
     leads: Mapping[Pair, float]
     """The gain that the search expects of the first system of each pair over the second system."""
     known: Sequence[Task]
-    """The questions of the selection, which also count towards the expected gains."""
+    """The questions of selection and finalists, which also count towards the expected gains."""
     done: dict[str, list[Task]] = field(default_factory=dict[str, list[Task]])
     """The questions of the judgement that each system has run."""
     settled: dict[Pair, Comparison] = field(default_factory=dict[Pair, Comparison])
@@ -104,7 +104,7 @@ class _Judgement:
         return dict(zip(self.pairs, found, strict=True)) | self.settled
 
     def expect(self, pair: Pair) -> ExpectedGain:
-        """Return the expected gain of a pair's first system, from selection and judgement."""
+        """Return the expected gain of a pair's first system, from all questions that both ran."""
         one, other = (self.assignments[name] for name in pair)
         tasks = [*self.known, *self.done.get(pair[0], [])]
         return expect_gain(paired_gains(self.context, tasks, one, other), self.leads.get(pair, 0.0))
