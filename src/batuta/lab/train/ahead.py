@@ -77,12 +77,9 @@ class AheadQueue:
 def score_rows(
     trainer: Any, rows: dict[str, Any], *, pad: int, micro_batch: int
 ) -> list[list[float]]:
-    """Compute the log-probabilities of each completion's tokens as the loss will compute them.
+    """Return the log-probabilities, in nats, of each completion's tokens as the loss computes them.
 
     `pad` is the id of the padding token; `micro_batch` rows are computed at once.
-
-    Returns:
-        Log-probabilities in nats, a list for each completion.
     """
     found: list[list[float]] = []
     prompts, written = rows["prompt_ids"], rows["completion_ids"]

@@ -105,7 +105,8 @@ class CostEstimate:
     usd: Decimal
     """Dollars for the calls with a known price."""
     unpriced_calls: int | None
-    """Calls without a known price; None if the earlier run did not count them."""
+    """Calls without a known price, or all calls if an earlier run lacks a step's dollars; None if
+    it has the dollars of every step."""
     depth: float | None
     """Mean number of calls in sequence in a workflow; None if the figures are an earlier run's,
     which does not record the number."""
@@ -118,6 +119,9 @@ def read_earlier_metrics(settings: TrainSettings) -> list[dict[str, Any]]:
 
     The list is empty if there is no run, or if its policy, pool or optimiser settings differ in
     more than the number of steps, `pool.max_usd` and `pool.journal`.
+
+    Raises:
+        StoreError: the metrics cannot be read.
     """
     try:
         text = (settings.output / SETTINGS_FILE).read_text("utf-8")
@@ -344,7 +348,11 @@ def add_spending(
     episodes: Sequence[Episode],
     found: Preflight,
 ) -> None:
-    """Add the expected calls, tokens and dollars, their maximum, and the budget to the forecast."""
+    """Add the expected calls, tokens and dollars, their maximum, and the budget to the forecast.
+
+    Raises:
+        StoreError: a list of paid calls cannot be read.
+    """
     o = settings.optimiser
     rows = f"{o.steps} steps x {o.questions} questions x {o.group} completions"
     if settings.reward.executions > 1:
@@ -413,10 +421,7 @@ def _add_evaluation(settings: TrainSettings, cost: CostEstimate, found: Prefligh
 def _add_rejection_sampling(
     settings: TrainSettings, cost: CostEstimate, found: Preflight
 ) -> Decimal:
-    """Add the cost of rejection sampling if it is configured, or a note if it has run.
-
-    The result is its expected dollars, 0 if it will not run.
-    """
+    """Add the cost of rejection sampling, or a note if it has run; return its expected dollars."""
     r, done = settings.rejection, settings.output / "rejection"
     if not r.rounds:
         return Decimal(0)

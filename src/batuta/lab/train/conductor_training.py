@@ -119,10 +119,7 @@ def train_conductor(
 def _end_run(
     settings: TrainSettings, folder: RunFolder, command: Sequence[str], *, steps: int
 ) -> None:
-    """Upload the policy if a repository is named, and write the settings if fewer steps were run.
-
-    A training that a supervision ended early then counts as finished.
-    """
+    """Upload the policy; if fewer steps were run, write their number, so that these are all."""
     if steps < settings.optimiser.steps:
         optimiser = settings.optimiser.model_copy(update={"steps": steps})
         folder.begin(settings.model_copy(update={"optimiser": optimiser}), command)
@@ -221,7 +218,6 @@ def _run_trainer(
 
 
 def _checkpoint_step(checkpoint: Path | None) -> int:
-    """Return the step of the checkpoint; 0 if there is none."""
     return 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
 
 
@@ -317,7 +313,6 @@ def _save_whole_steps(trainer: Any, start: _KeepStepStart) -> None:
 
 
 def _end_by_budget(trainer: Any, budget: TrainingBudget | None, folder: RunFolder) -> NoReturn:
-    """Raise BudgetSpentError, which says what is kept and how to continue."""
     trainer.accelerator.wait_for_everyone()
     step, steps = int(trainer.state.global_step), int(trainer.state.max_steps)
     spent = "pool.max_usd is spent" if budget is None else describe_spending(budget)

@@ -29,9 +29,9 @@ class HeldResult:
     """The result on one held-out question."""
 
     right: float | None
-    """Score of the answer, 0 to 1; 0 if there is no score, None after a worker's outage."""
+    """Score of the answer, 0 to 1; 0 if there is no score, None if there is no reward."""
     reward: float | None
-    """None after a worker's outage."""
+    """None after an outage or a cancellation."""
     valid: bool
     """True if the draft could be parsed."""
     steps: int

@@ -161,7 +161,6 @@ async def search_workflows(
 
 
 def _search_questions(source: str, held: Sequence[Task], seed: int) -> TuneQuestions:
-    """Return the source's questions without the held-out ones."""
     without = {text_key(task.question) for task in held}
     questions = open_questions(source, _QUESTIONS, seed)
     kept = tuple(task for task in questions.tasks if text_key(task.question) not in without)
@@ -328,7 +327,12 @@ def fit_lessons(
     steps: int,
     is_over: Callable[[float], bool],
 ) -> Path:
-    """Fit a policy to the lessons, and return its folder."""
+    """Fit a policy to the lessons, and return its folder.
+
+    Raises:
+        ConfigError: the named model cannot be loaded, or all lessons are left out.
+        StoreError: the policy cannot be written.
+    """
     network = settings.policy.network
     model, tokenizer = open_new_policy(settings, network, lesson_texts(settings, pool, lessons))
     rate = _START_RATE if settings.policy.start else _RATES[network.hidden]
@@ -358,6 +362,10 @@ def fit_single_worker(
     Returns:
         True if the policy then writes exactly that workflow for all held-out questions; otherwise
         the folder is not changed.
+
+    Raises:
+        ConfigError: the policy cannot be loaded, or all lessons are left out.
+        StoreError: the policy cannot be written.
     """
     model, tokenizer = load_policy(str(folder), None)
     place_model(model)

@@ -84,7 +84,6 @@ def import_gguf(source: str, folder: Path | None = None) -> Path:
 
 
 def _digest_file(path: Path) -> str:
-    """Return the SHA-256 digest of the file."""
     try:
         return file_sha256(path)
     except OSError as error:
@@ -246,7 +245,6 @@ def _write_gguf(
     *,
     architecture: str,
 ) -> None:
-    """Write the metadata of `original` with these tensors."""
     from gguf import GGMLQuantizationType, GGUFWriter  # noqa: PLC0415 - an extra
     from gguf.quants import quantize  # noqa: PLC0415 - same
 

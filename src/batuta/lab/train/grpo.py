@@ -103,12 +103,7 @@ class StalePolicyTrainer(GRPOTrainer):
             super()._load_rng_state(checkpoint)
 
     def _require_paid_calls(self) -> None:
-        """Check that the budget refused no call of this batch to any process.
-
-        Raises:
-            CallRefusedError: a call was refused; all processes raise it, so that none waits for
-                another.
-        """
+        """Raise CallRefusedError in all processes if the budget refused a call of any of them."""
         reward: Any = self.reward_funcs[0]
         if getattr(reward, "has_budget", False) and any(gather_object([reward.refused])):
             raise CallRefusedError
@@ -317,7 +312,6 @@ class RolloutFunction:
         return list(self._schedule[first : first + mine])
 
     def _write_ahead(self, step: int, version: int) -> WrittenBatch:
-        """Sample the batch of a step and start to execute it."""
         trainer, groups = self._trainer, self._groups(self._trainer, step)
         rows = self._write(groups, trainer, step)
         numbers = [number for number, _ in groups for _ in range(self._settings.optimiser.group)]
@@ -452,7 +446,6 @@ class RolloutFunction:
         *,
         roots: Mapping[int, Sequence[FirstRound | None]],
     ) -> dict[str, Any]:
-        """Return TRL's columns and those that the reward needs, with one entry for each row."""
         rows: dict[str, list[Any]] = {"prompt_ids": [], "completion_ids": [], "root": []}
         logprobs: list[list[float]] = []
         for number, round_ in groups:

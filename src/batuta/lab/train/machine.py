@@ -86,7 +86,8 @@ class MemoryEstimate:
     """Bytes of the bf16 copy of the weights, used in matrix products."""
     activations: int
     generation: int
-    """Bytes that generation needs; with a colocated vLLM, vLLM's share of the device."""
+    """Bytes that generation needs; with a colocated vLLM, vLLM's share of the device, or 0 if the
+    device's memory is unknown."""
     generation_stays: bool
     """True if that memory stays occupied during the update: a colocated vLLM that never sleeps."""
     host: int

@@ -218,7 +218,6 @@ def _check_chat_template(tokenizer: Any, start: str) -> None:
 
 
 def _check_room(start: str, revision: str | None) -> None:
-    """Check that the weights fit in this machine's free memory."""
     config = read_architecture(start, revision)
     if config is None:
         return

@@ -65,6 +65,7 @@ def draw_curves(folders: Sequence[Path], out: Path) -> tuple[Path, ...]:
 
     Raises:
         ConfigError: a folder has no metrics.
+        StoreError: metrics cannot be read, or a figure cannot be written.
     """
     runs = [_read_metrics(folder) for folder in folders]
     return tuple(

@@ -84,6 +84,9 @@ def check_training(
     """Report what the training needs and lacks; settings that cannot be used are reported too.
 
     `calls` real calls of workers correct the estimated cost; 0 spends nothing.
+
+    Raises:
+        StoreError: the metrics or a list of paid calls cannot be read.
     """
     found = Preflight()
     loaded, call_slots = _check_pool(settings, environ, found)
@@ -184,10 +187,7 @@ def _correct_by_calls(
 def _check_pool(
     settings: TrainSettings, environ: Mapping[str, str], found: Preflight
 ) -> tuple[LoadedConfig | None, int]:
-    """Load the pool, even if keys are missing, and return it with its workers' total concurrency.
-
-    The pool is None if it cannot be loaded.
-    """
+    """Return the pool, None if it cannot be loaded, and its workers' total concurrency."""
     path = Path(settings.pool.source)
     try:
         kind = settings.pool.source.partition(":")[0]
@@ -416,7 +416,6 @@ def _check_memory(
 
 
 def _check_host_memory(needed: int, found: Preflight) -> None:
-    """Add the offloaded bytes to the forecast, and report if this machine has too little memory."""
     has = host_memory()
     found.add("host memory", needed, "bytes", "offloaded by the processes of this machine")
     if needed > has:

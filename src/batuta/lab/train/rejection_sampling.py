@@ -83,9 +83,7 @@ class RejectionContext:
 
 
 def run_rejection_sampling(settings: TrainSettings, on_progress: RejectionListener) -> Path:
-    """Sample workflows, run them, and fit the policy to the correct ones, in several rounds.
-
-    The policy's folder is returned.
+    """Fit the policy to its correct workflows in several rounds, and return the policy's folder.
 
     Raises:
         ConfigError: the settings cannot be carried out.
@@ -184,7 +182,6 @@ async def _continue_groups(
 
 
 def _check_budget(rollouts: Sequence[GradedRollout], budget: TrainingBudget | None) -> None:
-    """Raise BudgetSpentError if the budget refused a call."""
     if budget is not None and any(each.refused for each in rollouts):
         raise BudgetSpentError(
             f"{describe_spending(budget)}; finished calls are kept: raise pool.max_usd and run the "
@@ -335,7 +332,6 @@ def _fit_policy(context: RejectionContext, kept: Sequence[TrainingExample], numb
 def _draw_batches(
     kept: Sequence[TrainingExample], rejection: RejectionSettings, rng: Random
 ) -> Iterator[list[TrainingExample]]:
-    """Yield endless batches of drafts drawn by weight."""
     weights = [one.weight for one in kept]
     while True:
         yield [one._replace(weight=1.0) for one in rng.choices(kept, weights, k=rejection.batch)]

@@ -69,6 +69,7 @@ class RewardFunction:
 
         Raises:
             WorkerLostError: several steps in a row had no reward, as workers do not answer.
+            BatutaError: the pool, the journal or the grader cannot be opened.
         """
         began = time.perf_counter()
         step = int(trainer_state.global_step)

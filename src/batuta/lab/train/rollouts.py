@@ -61,7 +61,7 @@ class GradedRollout:
     grade: Grade | None
     """The grade of the first execution; None if it had no answer."""
     reward: float | None
-    """Mean reward of the executions that have one; None if outages affected all of them: the
+    """Mean reward of the executions that have one; None if none has, as after outages: the
     completion is then left out of its group."""
     refused: bool = False
     """True if the training's budget refused a call of the executions or of their judge."""

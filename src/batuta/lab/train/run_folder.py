@@ -28,7 +28,10 @@ ended."""
 
 
 class RunFolder:
-    """Writes and reads the files of a training's folder."""
+    """Writes and reads the files of a training's folder.
+
+    Methods raise StoreError if a file cannot be written.
+    """
 
     def __init__(self, path: Path) -> None:
         """Create the folder.

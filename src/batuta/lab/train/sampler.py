@@ -185,10 +185,7 @@ class Sampler:
         *,
         generator: torch.Generator,
     ) -> list[list[int]]:
-        """Sample a token of every row at a time until all rows have ended.
-
-        The tokens are collected on the CPU.
-        """
+        """Sample a token of every row at a time until all rows have ended."""
         written = torch.full((len(decoding.lengths_B), max_tokens), self._end)
         rows = torch.arange(len(written))
         logits = decoding.first

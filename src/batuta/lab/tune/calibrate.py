@@ -157,6 +157,7 @@ async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[l
 
     Raises:
         ConfigError: the budget does not suffice for one question of every group.
+        ExceptionGroup, StoreError, WorkerLostError: as `CandidateRunner.run_all` raises them.
     """
     group_n, _, _ = grouping.reader([task.question for task in context.parts.search])
     by_group = [np.flatnonzero(group_n == g) for g in range(len(grouping.names))]

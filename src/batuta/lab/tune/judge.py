@@ -160,7 +160,6 @@ def _find_gap(ours: Mapping[str, float], theirs: Mapping[str, float]) -> Differe
 
 
 def _as_runs(scores: Mapping[str, float]) -> dict[RunKey, float]:
-    """Return the scores by run instead of by question, with one run of each question."""
     return {(question, 0): score for question, score in scores.items()}
 
 

@@ -110,10 +110,7 @@ class _Judgement:
         return expect_gain(paired_gains(self.context, tasks, one, other), self.leads.get(pair, 0.0))
 
     async def run(self, tasks: Sequence[Task]) -> bool:
-        """Run the systems of undecided pairs on these questions.
-
-        Return False if the budget does not allow all of these runs.
-        """
+        """Run the systems of undecided pairs; return False if the budget does not allow this."""
         names = {name for pair in self.pairs if pair not in self.settled for name in pair}
         unsettled = {name: self.assignments[name] for name in self.assignments if name in names}
         until = self.context.ends[TuneStage.JUDGE]
@@ -146,6 +143,9 @@ async def judge_nominees(context: TuneContext, result: TuneResult) -> TuneResult
     """Compare the nominees with their opponents on the held-out questions.
 
     The runner's best worker becomes the strongest worker of the result's pool.
+
+    Raises:
+        ExceptionGroup, StoreError, WorkerLostError: as `CandidateRunner.run_all` raises them.
     """
     assert result.nominees is not None and result.table is not None  # noqa: S101, PT018 - selected
     known = (*context.parts.selection, *context.parts.finalists)

@@ -43,10 +43,7 @@ def may_be_time(ratio: SequenceForm) -> bool:
 
 
 def is_scaled(target: SequenceForm, answer: SequenceForm) -> bool:
-    """Return whether one ratio of numbers is a multiple of the other, and not both may be times.
-
-    A target with a zero has no multiples.
-    """
+    """Return whether one ratio of numbers is a multiple of the other, unless both may be times."""
     wanted, given = _ratio_terms(target), _ratio_terms(answer)
     if not wanted or not given or 0 in wanted or (may_be_time(target) and may_be_time(answer)):
         return False

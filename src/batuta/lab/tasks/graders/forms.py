@@ -200,7 +200,6 @@ def _reals_without(form: Form) -> Form | None:
 
 
 def _outside_interval(form: SequenceForm) -> Form:
-    """Return the real numbers outside an interval."""
     low, high = form.items
     below = SequenceForm((ValueForm("-" + INFINITY), low), "(", ")" if form.opening == "[" else "]")
     above = SequenceForm((high, ValueForm(INFINITY)), "(" if form.closing == "]" else "[", ")")

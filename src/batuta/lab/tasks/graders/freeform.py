@@ -277,10 +277,7 @@ def _parse_quantity(text: str) -> tuple[Fraction, str] | None:
 
 
 def _is_same_quantity(found: str, target: str) -> bool | None:
-    """Return whether two quantities are the same; None if unclear.
-
-    A target with decimals or a unit may be rounded.
-    """
+    """Return whether two quantities are the same; None if unclear."""
     measures = [parse_measure(normalize_latex(text)) for text in (target, found)]
     if any(one and one[2] > 1 for one in measures):
         return len({one and one[:2] for one in measures}) == 1 or None
@@ -350,7 +347,6 @@ def _is_maths(text: str) -> bool:
 
 
 def _is_numeric(form: forms.Form) -> bool:
-    """Return whether a form is made of numbers alone."""
     if isinstance(form, forms.SequenceForm):
         return bool(form.items) and all(map(_is_numeric, form.items))
     if isinstance(form, forms.EquationForm):

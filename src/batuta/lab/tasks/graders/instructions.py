@@ -189,7 +189,6 @@ class InstructionsGrader:
 
 
 def _check_relations(name: str, arguments: Arguments) -> None:
-    """Raise `SourceError` if the instruction names an unknown comparison."""
     for argument, value in arguments.items():
         if argument.endswith("relation") and value not in _RELATIONS:
             known = ", ".join(_RELATIONS)

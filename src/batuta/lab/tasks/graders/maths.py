@@ -112,7 +112,6 @@ def _is_doubted(text: str, found: re.Match[str]) -> bool:
 
 
 def _split_value(tail: str) -> tuple[str, str]:
-    """Return the announced value and the text after it."""
     if enclosed := _MATH_OR_BOLD.match(tail):
         inner = next(filter(None, enclosed.groups()))
         return inner, tail[enclosed.end() :]
@@ -225,7 +224,7 @@ class MathsGrader:
         """Return the grade of `answer`; comparisons that need algebra run in another process."""
         found = find_maths_answer(answer)
         if found is None:
-            return Grade(0.0, None, "no box, or the last one is incomplete")
+            return Grade(0.0, None, "no clear answer, or the last box is incomplete")
         if reason := limit_violation(found):
             return Grade(0.0, found[:MAX_SHOWN], reason)
         verdict = await self._compare(found, target)

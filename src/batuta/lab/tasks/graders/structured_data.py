@@ -46,7 +46,6 @@ def structured_answer(text: str, keys: re.Pattern[str] = ANSWER_KEYS) -> Any:
 
 
 def _find_object(text: str) -> Any:
-    """Return the object that is the whole text, its last code block or its last lines."""
     shown = text.strip()
     blocks = _CODE_BLOCK.findall(shown[-MAX_LENGTH:])
     values = (_parse_object(part.strip()) for part in (shown, *blocks[-1:], _last_object(shown)))

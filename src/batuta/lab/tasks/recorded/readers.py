@@ -245,7 +245,6 @@ def _make_task(id_: str, question: str, target: object, tags: Sequence[str] = ()
 
 
 def _read_questions(folder: Path) -> dict[str, Row]:
-    """Return the rows of the questions by id."""
     return {str(row["query_id"]): row for row in read_rows(folder / "queries.jsonl.zst")}
 
 

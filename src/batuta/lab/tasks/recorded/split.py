@@ -73,11 +73,7 @@ def _question_keys(record: RecordedOutcomes) -> list[str]:
 
 
 def _drawn_texts(record: RecordedOutcomes) -> list[str]:
-    """Return the texts that decide the parts of the questions.
-
-    If question texts may be missing, these are the ids, so that the split is the same with and
-    without them.
-    """
+    """Return the texts that decide the questions' parts, or the ids if texts may be missing."""
     tasks = record.tasks
     return [str(task.id) if record.is_drawn_by_id else task.question for task in tasks]
 

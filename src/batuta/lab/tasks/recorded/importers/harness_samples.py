@@ -97,7 +97,6 @@ def _doc_question(row: Row) -> str:
 
 
 def _request_prompts(arguments: Any) -> list[str]:
-    """Return the prompts of all requests about one document."""
     if isinstance(arguments, Mapping):
         each = cast("Mapping[str, Row]", arguments).values()
         return [_as_text(one["arg_0"]) for one in each]
