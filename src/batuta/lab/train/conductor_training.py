@@ -105,10 +105,10 @@ def train_conductor(
     restore_pending(trainer, settings, before)
     if is_main:
         _begin_run(settings, folder, command, before=before, resume=resume)
-    whole = _run_trainer(trainer, reward, runner_factory, before)
-    _keep_result(trainer, keep, supervising, whole=whole)
-    _require_whole(
-        trainer, runner_factory.budget, folder, stop, whole=whole, may_stop=supervising.keeps
+    sufficed = _run_trainer(trainer, reward, runner_factory, before)
+    _keep_result(trainer, keep, supervising, sufficed=sufficed)
+    _require_end(
+        trainer, runner_factory.budget, folder, stop, sufficed=sufficed, may_stop=supervising.keeps
     )
     if is_main:
         done = trainer.state.global_step if supervising.keeps else settings.optimiser.steps
@@ -119,8 +119,8 @@ def train_conductor(
 def _end_run(
     settings: TrainSettings, folder: RunFolder, command: Sequence[str], *, steps: int
 ) -> None:
-    """Upload the policy; if fewer steps were run, write their number, so that these are all."""
-    if steps < settings.optimiser.steps:
+    """Write the number of steps if fewer were run, and upload the policy to any repository named."""
+    if steps < settings.optimiser.steps:  # the training then counts as finished
         optimiser = settings.optimiser.model_copy(update={"steps": steps})
         folder.begin(settings.model_copy(update={"optimiser": optimiser}), command)
     if settings.hub.repo:
@@ -128,25 +128,25 @@ def _end_run(
 
 
 def _keep_result(
-    trainer: GRPOTrainer, keep: Callable[[], None], supervising: Supervision, *, whole: bool
+    trainer: GRPOTrainer, keep: Callable[[], None], supervising: Supervision, *, sufficed: bool
 ) -> None:
     """Keep the best evaluated policy, else the last, unless the supervision keeps its own."""
-    if not supervising.keeps and (whole or trainer.state.global_step):
+    if not supervising.keeps and (sufficed or trainer.state.global_step):
         load_best(trainer)
         keep()
 
 
-def _require_whole(
+def _require_end(
     trainer: GRPOTrainer,
     budget: TrainingBudget | None,
     folder: RunFolder,
     stop: StopFileCallback,
     *,
-    whole: bool,
+    sufficed: bool,
     may_stop: bool,
 ) -> None:
     """Raise an error if the budget ended the training, or without `may_stop` a stop request did."""
-    if not whole:
+    if not sufficed:
         _end_by_budget(trainer, budget, folder)
     if stop.has_stopped:
         ended = stop.note_end()
@@ -249,10 +249,10 @@ def find_checkpoint(folder: RunFolder, name: str | None) -> Path | None:
     is_elsewhere = len(Path(name).parts) > 1 and chosen and Path(name).resolve() != chosen.resolve()
     if chosen is not None and not is_elsewhere and checkpoint_damage(chosen) is None:
         return chosen
-    whole = [name for name, path in by_name.items() if checkpoint_damage(path) is None]
+    complete = [name for name, path in by_name.items() if checkpoint_damage(path) is None]
     raise ConfigError(
         f"there is no complete checkpoint {name} in {folder.checkpoints}; there "
-        + (f"are: {', '.join(whole)}" if whole else "is none")
+        + (f"are: {', '.join(complete)}" if complete else "is none")
     )
 
 

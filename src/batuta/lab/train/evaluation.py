@@ -148,10 +148,10 @@ def evaluate_policy(
     pairs = [(e, PolicyDraft(text=t)) for e, t in zip(mine, texts, strict=False)]
     seeds = [_FIRST_SEED + episode.number for episode in mine]
     found = [HeldResult.of(each) for each in reward.run_drafts(pairs, seeds, trainer)]
-    every: list[HeldResult] = gather_object(found)
-    if any(each.refused for each in every):
+    gathered: list[HeldResult] = gather_object(found)
+    if any(each.refused for each in gathered):
         raise CallRefusedError
-    return {"step": step, **sum_up_held(every)}
+    return {"step": step, **sum_up_held(gathered)}
 
 
 def sum_up_held(found: Sequence[HeldResult]) -> dict[str, Any]:

@@ -385,16 +385,16 @@ def _check_memory(
     except ConfigError as error:
         found.missing.append(str(error))
         return None
-    many = f", 1 of {devices.processes} shards" if devices.sharded else ""
-    many += ", in the host's memory" if devices.offloaded else ""
+    placement = f", 1 of {devices.processes} shards" if devices.sharded else ""
+    placement += ", in the host's memory" if devices.offloaded else ""
     found.add("parameters", memory.parameters, "count", "counted")
     upper = settings.policy.upper_layers
     kind = "LoRA" if settings.policy.lora else f"the upper {upper} layers" if upper else "all"
     found.add("trained", memory.trainable, "count", kind)
     frozen = ", frozen matrices in bf16" if keeps_frozen_narrow(settings, devices) else ""
-    found.add("weights", memory.weights, "bytes", f"fp32{frozen}{many}")
-    found.add("gradients", memory.gradients, "bytes", f"fp32{many}")
-    found.add("optimiser", memory.moments, "bytes", f"Adam's two moments, fp32{many}")
+    found.add("weights", memory.weights, "bytes", f"fp32{frozen}{placement}")
+    found.add("gradients", memory.gradients, "bytes", f"fp32{placement}")
+    found.add("optimiser", memory.moments, "bytes", f"Adam's two moments, fp32{placement}")
     if memory.working_copy:
         found.add("working copy", memory.working_copy, "bytes", "weights in bf16")
     batch = f"estimated: a micro-batch of {settings.optimiser.micro_batch} at its longest"

@@ -241,18 +241,18 @@ def _write_drafts(
 ) -> list[PolicyDraft]:
     settings, tokenizer = context.settings, context.tokenizer
     ids: list[list[int]] = tokenizer(list(prompts), add_special_tokens=False)["input_ids"]
-    chance = (settings.seed * 977 + number) * 1_000_003 + part[0].episode.number
+    sampling_seed = (settings.seed * 977 + number) * 1_000_003 + part[0].episode.number
     with bf16_autocast(settings):
         rows = open_sampler(without_adapters(context.model), tokenizer).sample(
             ids,
             group,
             max_tokens=settings.optimiser.completion,
             temperature=1.0,
-            generator=torch.Generator().manual_seed(chance),
+            generator=torch.Generator().manual_seed(sampling_seed),
         )
     texts: list[str] = tokenizer.batch_decode(rows, skip_special_tokens=True)
     if settings.rejection.stand_ins:
-        rng = Random(f"stand-ins {chance}")
+        rng = Random(f"stand-ins {sampling_seed}")
         texts = [
             replace_missing_workers(
                 text, part[row // group], context.pool, rng, compact=settings.prompt.compact

@@ -107,7 +107,7 @@ def _han_languages(text: str, count: int) -> frozenset[str]:
 
 
 def _likely_languages(text: str, codes: tuple[str, ...]) -> frozenset[str]:
-    """Return the language with the most frequent common words; all if none is ahead."""
+    """Return the language with the most common words in the text; all `codes` if unclear."""
     if len(codes) == 1:
         return frozenset(codes)
     words = Counter(word.strip(".,;:!?،؛؟।()«»\"'") for word in text.casefold().split())
@@ -117,7 +117,7 @@ def _likely_languages(text: str, codes: tuple[str, ...]) -> frozenset[str]:
 
 
 def _latin_language(text: str) -> frozenset[str] | None:
-    """Return the language with the most frequent common words; None if none is ahead."""
+    """Return the language with the most common words in the text; None if unclear."""
     return _most_frequent(Counter(re.findall(r"\w+", text.casefold())), _COMMON_WORDS)
 
 
