@@ -119,7 +119,7 @@ def train_conductor(
 def _end_run(
     settings: TrainSettings, folder: RunFolder, command: Sequence[str], *, steps: int
 ) -> None:
-    """Write the number of steps if fewer were run, and upload the policy to any repository named."""
+    """Write the number of steps if fewer were run, and upload the policy if `hub.repo` is set."""
     if steps < settings.optimiser.steps:  # the training then counts as finished
         optimiser = settings.optimiser.model_copy(update={"steps": steps})
         folder.begin(settings.model_copy(update={"optimiser": optimiser}), command)
