@@ -230,7 +230,7 @@ async def load_pool(settings: TrainSettings) -> Pool:
 
 
 def find_checkpoint(folder: RunFolder, name: str | None) -> Path | None:
-    """Return the named checkpoint, or the newest one without a name; None if there is none.
+    """Return the checkpoint `name`, or if that is None the newest one, or None without any.
 
     A name is `checkpoint-20`, the path of its folder, `20`, or `best` for the checkpoint with the
     best evaluation.

@@ -20,7 +20,7 @@ from batuta.lab.train.fit_checkpoint import FitCheckpoint
 from batuta.lab.train.shared_prompt import completion_logprobs, pad_rows
 
 BATCH_PARTS = 3
-"""Parts into which a batch is split, by length."""
+"""Maximum number of parts into which a batch is split, by length."""
 PROMPTS_AT_ONCE = 8
 """Maximum number of prompts, of similar length, in one forward pass."""
 
@@ -123,7 +123,7 @@ def fit_examples(
 def add_gradients(
     model: Any, tokenizer: Any, batch: Sequence[Example], prompt_weight: float = 0.0
 ) -> FitLoss:
-    """Add the gradients of the batch's weighted mean loss, and return the loss.
+    """Add the gradients of the batch's weighted mean loss, and return the unweighted losses.
 
     Drafts of one prompt share one pass over the prompt, unless the prompt itself is learned.
     """

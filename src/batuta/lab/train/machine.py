@@ -54,7 +54,7 @@ KNOWN_ARCHITECTURES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """The processes and machines of a training, and what they share."""
+    """The processes and machines of a training, and where its weights are."""
 
     processes: int = 1
     """Processes of the whole training, one for each device."""

@@ -48,7 +48,7 @@ DOUBT = re.compile(
     ),
     re.IGNORECASE,
 )
-"""Words before the letter that make the statement a condition, a question, a denial or a list."""
+"""Words before the letter that make the statement a condition, a guess, a denial or a list."""
 CONDITION_AFTER = re.compile(
     unicodedata.normalize(
         "NFKC",

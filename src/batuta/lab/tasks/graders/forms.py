@@ -50,7 +50,7 @@ class ValueForm:
 
 @dataclass(frozen=True, slots=True)
 class SequenceForm:
-    """Several forms; their order does not count without brackets and in braces."""
+    """Several forms; their order counts, except in braces and without brackets."""
 
     items: tuple[Form, ...]
     opening: str = ""

@@ -172,7 +172,7 @@ class FreeFormGrader:
 
 
 def find_short_answer(text: str) -> str | None:
-    """Return the answer: data, a list of lines, the marked text, or the last line.
+    """Return the answer: data, bullet points, the marked text, or the last line.
 
     Return None if there is none, or if it is unclear or truncated.
     """

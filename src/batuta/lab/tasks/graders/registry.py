@@ -35,7 +35,7 @@ from batuta.lab.tasks.graders.schema import JsonSchemaGrader
 async def grade_answer(
     grade: Callable[[Task, str], Awaitable[Grade]], task: Task, answer: str
 ) -> Grade:
-    """Return the grade that `grade` gives; if it fails, an undecided grade with the reason.
+    """Return the grade by `grade`; undecided, with the reason, if it fails or is not in [0, 1].
 
     Cancellation and `KeyboardInterrupt` pass through; a `SystemExit`, which a library may raise,
     does not.

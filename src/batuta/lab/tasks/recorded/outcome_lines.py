@@ -89,7 +89,7 @@ class OutcomeCollector:
     )
     """The runs of each worker, by the key of the question as in `facts`."""
     differing: int = 0
-    """Number of runs whose question has a known id but another text."""
+    """Number of runs whose question has a known id, but not the text that is kept for it."""
     left_out: list[str] = field(default_factory=list[str])
     """Descriptions of the runs with a score of NaN or infinity, which is not a grade."""
 

@@ -137,7 +137,7 @@ class RecordedOutcomes:
     def credit_qm(self, sample: int | None = 0) -> NDArray[np.float32]:
         """Return the credit of one sample of each model; with None, the mean over samples.
 
-        A sample without a score has credit 0; the mean is over the samples with a score, or 0.
+        A missing score has credit 0. The mean is over the known scores, and 0 if there are none.
         """
         if sample is not None:
             return np.nan_to_num(self.credit_qms[:, :, sample])
