@@ -1,6 +1,6 @@
 """`batuta train conductor --minutes`: workflow search, SFT on the workflows found, then GRPO.
 
-The result is the best policy that was evaluated, fitted to the best single worker if that is better.
+The result is the best evaluated policy, or one fitted to the best single worker if that is better.
 Each stage ends at its share of the time (`StageClock`). Settings that are not chosen here keep the
 defaults of `TrainSettings`.
 """

@@ -74,9 +74,10 @@ class Comparison:
     difference: float | None
     """The nominee's accuracy less the opponent's; None if there are no such questions."""
     low: float | None
-    """The bounds of the difference's 95% interval, and the p-value; None without a test."""
     high: float | None
+    """`low` and `high` bound the difference's 95% interval; None without a test."""
     p: float | None
+    """The p-value of the test; None without a test."""
     p_corrected: float | None
     """The p-value corrected by Holm's method for all comparisons of the judgement."""
     detectable: float | None
