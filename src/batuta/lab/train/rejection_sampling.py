@@ -307,7 +307,6 @@ def random_drafts(context: RejectionContext, one: DraftGroup) -> list[PolicyDraf
 
 
 def _fit_policy(context: RejectionContext, kept: Sequence[TrainingExample], number: int) -> None:
-    """Fit the policy to the kept drafts, drawn by weight, if there are any."""
     rejection = context.settings.rejection
     steps = rejection.steps
 

@@ -204,7 +204,6 @@ def _rewrite_roots(text: str) -> str:
 
 
 def _closing_bracket(text: str, at: int) -> int | None:
-    """Return the index at which the round bracket at `at` is closed; None if it is not."""
     depth = 0
     for index in range(at, len(text)):
         depth += (text[index] == "(") - (text[index] == ")")

@@ -111,7 +111,7 @@ def as_text(value: Any) -> str | None:
 
 
 def _last_object(text: str) -> str:
-    """Return the text from the last line that begins with a brace; "" if none, or maybe TeX."""
+    """Return the text from the last line that begins with a brace; "" if none or if maybe TeX."""
     if not text.endswith("}") or "\\" in text[-MAX_LENGTH:]:
         return ""
     start = text.rfind("\n{")

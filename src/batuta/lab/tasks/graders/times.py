@@ -74,7 +74,7 @@ def _part_amount(part: re.Match[str]) -> Fraction:
 
 
 def is_same_time(target: str, answer: str) -> bool | None:
-    """Return whether two times of day are the same; None if the target is not one or is unclear."""
+    """Return whether two times of day are the same; None if undecided or the target is no time."""
     wanted = _CLOCK.fullmatch(target.strip()) if len(target) <= _MAX_LENGTH else None
     if wanted is None or not wanted[3]:
         return _is_same_in_halves(wanted, answer) if wanted and wanted[2] else None

@@ -62,7 +62,7 @@ class OtherKindError(Exception):
 
 
 def split_unit(text: str) -> tuple[str, str]:
-    """Split text in the form that `normalize_latex` returns into a value and its unit, or ""."""
+    """Split a text from `normalize_latex` into a value and its unit; "" stands for no unit."""
     found = _BEHIND.fullmatch(text) if len(text) <= MAX_VALUE else None
     if found is None or not found["value"] or _ANGLE_OF.search(found["value"]):
         return text, ""

@@ -166,7 +166,6 @@ def read_outcome_lines(path: Path) -> tuple[OutcomeLine, ...]:
 
 
 def _with_questions(lines: Sequence[OutcomeLine]) -> tuple[OutcomeLine, ...]:
-    """Fill in missing question texts from the data folder, or with the ids."""
     texts = find_texts(line.id for line in lines if not line.question)
     return tuple(
         line
