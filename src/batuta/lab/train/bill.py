@@ -239,18 +239,18 @@ def estimate_step_time(
         waves = -(-runs // settings.pool.concurrency) * (cost.depth or cost.steps)
         running = max(waves, calls / call_slots) * SECONDS_A_CALL
         why = f"{SECONDS_A_CALL:g} s a call"
-    writes, learns = GENERATION_SPEED[device], LEARNING_SPEED[device]
+    writing, learning = GENERATION_SPEED[device], LEARNING_SPEED[device]
     # Operations per parameter and token: 2 to read or write, 6 to learn, 8 with checkpointing,
     # which computes the forward pass twice. Our sampler and vLLM read a group's prompt once.
     groups, rows = o.questions / processes, o.questions * o.group / processes
     written = rows * o.completion / 2
     read = (rows if o.sampler == "transformers" else groups) * prompt_tokens
     learned = written + (groups if o.shares_prompts else rows) * prompt_tokens
-    computing = 2 * (written / writes + read / learns)
-    computing += (8 if o.gradient_checkpointing else 6) * learned / learns
+    computing = 2 * (written / writing + read / learning)
+    computing += (8 if o.gradient_checkpointing else 6) * learned / learning
     return running + parameters * computing, (
-        f"assumed: {why}, {writes:.0e} operations a second while the policy writes and "
-        f"{learns:.0e} while it reads and learns, completions of half their length"
+        f"assumed: {why}, {writing:.0e} operations a second while the policy writes and "
+        f"{learning:.0e} while it reads and learns, completions of half their length"
     )
 
 
@@ -422,11 +422,11 @@ def _add_rejection_sampling(
     settings: TrainSettings, cost: CostEstimate, found: Preflight
 ) -> Decimal:
     """Add the cost of rejection sampling, or a note if it has run; return its expected dollars."""
-    r, done = settings.rejection, settings.output / "rejection"
+    r, folder = settings.rejection, settings.output / "rejection"
     if not r.rounds:
         return Decimal(0)
-    if done.is_dir():
-        found.notes.append(f"training starts from {done}, the result of rejection sampling")
+    if folder.is_dir():
+        found.notes.append(f"training starts from {folder}, the result of rejection sampling")
         return Decimal(0)
     workflows = r.rounds * r.questions * r.group * settings.reward.executions
     share = Decimal(workflows) / cost.workflows

@@ -264,15 +264,15 @@ def _plan_network(
 ) -> FitPlan:
     some = _sample_texts(texts, _SAMPLED)
     model, tokenizer = open_new_policy(settings, network, some)
-    reads = _count_longest(tokenizer, [render_user_prompt(tokenizer, prompt) for prompt, _ in some])
-    writes = _count_longest(tokenizer, [draft for _, draft in some]) + _ROOM
+    longest = _count_longest(tokenizer, [render_user_prompt(tokenizer, one) for one, _ in some])
+    completion = _count_longest(tokenizer, [draft for _, draft in some]) + _ROOM
     positions = network.positions
-    while positions < reads + writes + _ROOM:
+    while positions < longest + completion + _ROOM:
         positions *= 2
     return FitPlan(
         network=network.model_copy(update={"positions": positions}),
         step_seconds=_time_step(model, tokenizer, some),
-        completion=writes,
+        completion=completion,
     )
 
 

@@ -135,9 +135,9 @@ def _find_state(
 def render_view(view: TrainingView) -> RenderableType:
     """Return the view as text for rich, with a table of figures once a step has ended."""
     done = view.lines[-1]["step"] if view.lines else 0
-    of = "" if view.steps is None else f" of {view.steps}"
-    at = f"step {done}{of} · " if view.lines else ""
-    head = Text.assemble((str(view.folder), "bold"), f" · {at}{view.state}")
+    total = "" if view.steps is None else f" of {view.steps}"
+    progress = f"step {done}{total} · " if view.lines else ""
+    head = Text.assemble((str(view.folder), "bold"), f" · {progress}{view.state}")
     if not view.lines:
         return head
     return Group(

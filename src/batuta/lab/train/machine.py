@@ -243,17 +243,17 @@ def _activation_bytes(
     shared = o.shares_prompts
     groups = max(1, o.micro_batch // o.group)
     tokens = (groups if shared else o.micro_batch) * prompt_tokens + o.micro_batch * o.completion
-    wide = BF16 if policy.bf16 else FP32
+    size = BF16 if policy.bf16 else FP32
     inside = 4 * _config_size(config, "intermediate_size") + 2 * kv_width(config)
-    layer = 8 * FP32 * hidden + wide * inside
+    layer = 8 * FP32 * hidden + size * inside
     if o.gradient_checkpointing:
-        stream = wide if devices.sharded else FP32  # autocast computes the residual stream in fp32
+        stream = size if devices.sharded else FP32  # autocast computes the residual stream in fp32
         return tokens * (layers * stream * hidden + layer)
     if not shared:
         return tokens * layers * layer
     logits = 2 * FP32 * _config_size(config, "vocab_size") * o.micro_batch * o.completion
     # each completion attends to its own copy of the shared prompt's keys and values
-    spread = 2 * wide * hidden * every * o.micro_batch * prompt_tokens
+    spread = 2 * size * hidden * every * o.micro_batch * prompt_tokens
     return tokens * layers * layer + logits + spread
 
 
@@ -275,8 +275,8 @@ def _generation_bytes(
     prompts = questions if o.sampler == "own" else questions * o.group
     tokens = prompts * prompt_tokens + questions * o.group * o.completion
     layers = _config_size(config, "num_hidden_layers")
-    wide = BF16 if settings.policy.bf16 else FP32
-    reading = 3 * wide * _config_size(config, "intermediate_size") * prompts * prompt_tokens
+    size = BF16 if settings.policy.bf16 else FP32
+    reading = 3 * size * _config_size(config, "intermediate_size") * prompts * prompt_tokens
     return int(2 * FP32 * layers * kv_width(config) * tokens + reading)
 
 

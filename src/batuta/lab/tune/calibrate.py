@@ -79,10 +79,10 @@ def _card_of(
     groups: int,
 ) -> WorkerCard:
     found = [runner.find_result(task, Candidate.single(worker)) for task in tasks]
-    result = [(one, int(group)) for one, group in zip(found, group_n, strict=True) if one]
-    scored = [(one.score, group) for one, group in result if one.score is not None]
+    results = [(one, int(group)) for one, group in zip(found, group_n, strict=True) if one]
+    scored = [(one.score, group) for one, group in results if one.score is not None]
     mean = float(np.mean([score for score, _ in scored])) if scored else None
-    answered = [one for one, _ in result if one.score is not None]
+    answered = [one for one, _ in results if one.score is not None]
     has_usd = bool(answered) and runner.pool[worker].price is not None
     return WorkerCard(
         worker=worker,
@@ -93,7 +93,7 @@ def _card_of(
         ),
         usd=mean_usd(runner, tasks, worker) if has_usd else None,
         seconds=float(np.median([one.seconds for one in answered])) if answered else None,
-        failed=len(result) - len(scored),
+        failed=len(results) - len(scored),
     )
 
 

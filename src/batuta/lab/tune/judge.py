@@ -101,16 +101,16 @@ def describe_system(
     ]
     scores = [one.score for one in found if one.score is not None]
     low, high = score_interval([[score] for score in scores]) if scores else (None, None)
-    many = max(len(found), 1)
+    count = max(len(found), 1)
     return SystemFigures(
         name=name,
         questions=len(scores),
         share=sum(scores) / len(scores) if scores else None,
         low=low,
         high=high,
-        usd=float(sum(one.usd for one in found)) / many,
-        calls=sum(one.calls for one in found) / many,
-        seconds=sum(one.seconds for one in found) / many,
+        usd=float(sum(one.usd for one in found)) / count,
+        calls=sum(one.calls for one in found) / count,
+        seconds=sum(one.seconds for one in found) / count,
         failed=len(found) - len(scores),
     )
 
