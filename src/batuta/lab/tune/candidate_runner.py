@@ -118,11 +118,11 @@ class CandidateResult:
     """Whether the budget refused a call."""
     answer: str | None = None
     parts: tuple[tuple[Candidate, float], ...] = ()
-    """The scored shorter workflows within the candidate, each with its score; empty if steps are
-    not graded."""
+    """The shorter workflows within the workflow that have a score, and the score; empty for a
+    method, or if steps are not graded."""
     trail: tuple[float | None, ...] = ()
     """The score of each step's answer; None for a step without a graded answer of its own worker.
-    Empty if steps are not graded."""
+    Empty for a method, or if steps are not graded."""
     agreed: bool | None = None
     """Whether the first two answers agreed; None if the workflow does not compare them."""
 

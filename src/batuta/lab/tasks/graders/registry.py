@@ -41,8 +41,8 @@ async def grade_answer(
     does not.
 
     Raises:
-        ConfigError: the grader needs an extra, a sandbox or a judge that is missing, so every
-            answer would fail.
+        ConfigError: the grader is unknown, or needs an extra, a sandbox or a judge that is missing,
+            so every answer would fail.
     """
     try:
         found = await grade(task, answer)
