@@ -163,7 +163,7 @@ def _curve_table(lines: Sequence[Mapping[str, Any]]) -> Table:
 def draw_sparkline(values: Sequence[float | None]) -> str:
     """Draw the values as bars, scaled from the lowest to the highest, with a gap for each None.
 
-    At least one value is known. More values than `WIDTH` are averaged in groups.
+    At least one value must be known. More values than `WIDTH` are averaged in groups.
     """
     columns = min(WIDTH, len(values))
     edges = [round(at * len(values) / columns) for at in range(columns + 1)]

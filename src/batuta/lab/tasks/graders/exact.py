@@ -1,4 +1,4 @@
-"""Grades answers with one correct wording, number or Python literal, and those of reasoning-gym."""
+"""Grades answers to reasoning-gym, and answers with one correct wording, number or literal."""
 
 from __future__ import annotations
 

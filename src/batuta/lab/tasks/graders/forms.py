@@ -221,7 +221,7 @@ def _parse_distance(text: str) -> Form | None:
 
 
 def _parse_list(text: str) -> Form | None:
-    """Parse a list; None if the text has no separator.
+    """Parse a list.
 
     A name before the first value only ("x=1,2") is dropped. Values of one name are a list
     ("x=1,x=2"), and values of different names ("y=2,x=1") a point in the order of the names.

@@ -148,7 +148,7 @@ class FreeFormGrader:
         return Grade(float(right), found, "right" if right else f"expected {target}")
 
     async def _grade_as_maths(self, found: str, wanted: str, given: str) -> Grade:
-        """Return the grade of an expression, wrong only if both are numbers or have one unknown."""
+        """Return the grade of `found`; wrong only if both are numbers or have the same one unknown."""
         if "%" in given and "%" not in wanted and parse_number(wanted) is not None:
             return Grade(None, found, OTHER_WORDS)
         near = TOLERANCE if parse_number(wanted) is not None and "." in wanted else 0.0
@@ -229,7 +229,7 @@ def normal_words(text: str) -> str:
 
 
 def _changes_value(sign: str) -> bool:
-    """Return whether a sign is part of the value, as a minus or a root is and a bracket is not."""
+    """Return whether a sign is part of the value: a minus or a root, but not a bracket."""
     is_symbol = unicodedata.category(sign) == "Sm" and sign not in _ORNAMENTS
     return sign in _KEPT_SIGNS or is_symbol
 

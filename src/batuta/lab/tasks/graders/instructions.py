@@ -7,7 +7,7 @@ Deviations
 - Sentences end at `.`, `!` or `?` before a space or the end, and words in capitals are found by a
   pattern; no model splits the text.
 - The language is detected from the script, and among languages of one script from their most common
-  words. If these do not decide, or the required language is unknown, the grade is undecided.
+  words or, for Chinese, from characters. If these do not decide, or the required language is unknown, the grade is undecided.
 - The instructions on case do not check that the answer is in English.
 """
 
@@ -33,7 +33,7 @@ _SCRIPT_LANGUAGES = {
     "DEVANAGARI": ("hi", "mr", "ne"), "ARABIC": ("ar", "fa", "ur"), "CYRILLIC": ("ru", "bg", "uk"),
     "HIRAGANA": ("ja",), "KATAKANA": ("ja",), "CJK": ("zh", "zh-cn", "zh-tw", "ja"),
 }  # fmt: skip
-"""The languages of each script; common words decide between several."""
+"""The languages of scripts other than Latin."""
 _COMMON_WORDS = {
     "en": "the of and to in is that it for was with as are this be have not you they from",
     "de": "der die und das ist nicht ein eine zu den von mit auf für sich es dem im auch wir",
@@ -72,7 +72,7 @@ _KANA_EXPECTED = 15
 """A text of at least this many Han characters and without kana is not Japanese."""
 _MIN_LETTERS, _MIN_SHARE, _MIN_WORDS = 8, 0.5, 2
 """Minimum number of letters of a text, share of its letters in one script, and number of common
-words; below these, the language is unknown."""
+words, for its language to be detected."""
 
 
 def find_language(text: str) -> frozenset[str] | None:

@@ -150,8 +150,8 @@ def split_parenthetical(text: str) -> tuple[str, str] | None:
         text: in the form that `normalize_latex` returns.
 
     Returns:
-        The answer, and its other form or "" for a remark; None if nothing is in brackets, or if
-        their content may be a factor or change the answer.
+        The answer, and its other form or "" for a remark; None if nothing is in brackets, the text
+        is too long, or the content may be a factor or change the answer.
     """
     if len(text) > _MAX_LENGTH or not text.endswith((")", ")}")):
         return None

@@ -101,8 +101,8 @@ def _repeating_decimal(head: str, cycle: str) -> Fraction:
 def is_same_number(target: Fraction, answer: Fraction) -> bool:
     """Return whether the answer is the target.
 
-    If only one of the two is a finite decimal, it may differ from the other by
-    `ROUNDING_DISTANCE`, but by less than one unit in its last place.
+    If only one of the two is a finite decimal, they may differ by `ROUNDING_DISTANCE` times the
+    target, but by less than one unit in the decimal's last place.
     """
     if target == answer:
         return True

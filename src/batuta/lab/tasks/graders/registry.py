@@ -130,7 +130,7 @@ class GraderRegistry:
             ) from None
 
     async def grade(self, task: Task, answer: str) -> Grade:
-        """Return the grade of an answer by the task's grader; `grade_answer` handles its errors."""
+        """Return the grade of an answer by the task's grader; call it through `grade_answer`."""
         return await self.grader_for(task).grade(answer, task.target)
 
     def _free_form_grader(self, task: Task) -> Grader:

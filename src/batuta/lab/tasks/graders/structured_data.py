@@ -89,7 +89,7 @@ def is_same_value(expected: JSON, value: JSON, tolerance: float = 0.0) -> bool:
 def is_within(expected: float, value: float, tolerance: float) -> bool:
     """Return whether two numbers are equal, or near each other if one of them is a float.
 
-    They may differ by `tolerance`, times the expected number if that is greater than 1.
+    They may differ by `tolerance`, times the size of the expected number if that is over 1.
     """
     if expected == value or not (isinstance(expected, float) or isinstance(value, float)):
         return expected == value

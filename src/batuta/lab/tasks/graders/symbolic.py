@@ -169,7 +169,7 @@ def _relative_distance(expected: Any, given: Any) -> Any:
 
 
 def _point_for(*expressions: Any, number: int = 0) -> dict[Any, Any]:
-    """Return a value for each variable that depends only on its name and the point's number."""
+    """Return a value for each variable, which depends only on the variable's name and `number`."""
     names = set().union(*(one.free_symbols for one in expressions))
     return {symbol: _value_of(f"{symbol.name}{number or ''}") for symbol in names}
 

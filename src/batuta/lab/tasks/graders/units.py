@@ -132,7 +132,7 @@ def _dimensionless_kind(unit: Any) -> str:
 
 @lru_cache(maxsize=1024)
 def _parse_unit(unit: str) -> Any:
-    """Return pint's unit; None if pint knows no such unit, or the name is unsafe to parse."""
+    """Return pint's unit; None if it is unknown or unsafe to parse, or pint is not installed."""
     name = pint_spelling(unit)
     if not _SAFE.fullmatch(name) or _COSTLY.search(name):
         return None

@@ -330,7 +330,7 @@ def read_routerdc(folder: Path, part: str) -> RecordedOutcomes:
 
 
 def read_llmrouter(folder: Path, part: str) -> RecordedOutcomes:
-    """Read `train` or `test`; a family is a cluster of questions if the record has one."""
+    """Read `train` or `test`; a family is a cluster of questions if the set has clusters."""
     return _read_split(f"llmrouter/{part}", folder, lambda split: split == part)
 
 
