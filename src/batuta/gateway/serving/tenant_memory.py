@@ -312,7 +312,7 @@ class CallMemory:
 
     def forget(self, tenant: str, runs: Container[str] | None = None) -> None:
         """Forget what came before the calls of these runs of the tenant; None for all its runs."""
-        for key in self._kept.keys(tenant):  # noqa: SIM118 - a method with an argument, no mapping
+        for key in self._kept.keys(tenant):
             before = self._kept.get(tenant, key)
             if runs is None or before is None or before.run in runs:
                 self._kept.pop(tenant, key)

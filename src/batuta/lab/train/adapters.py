@@ -49,7 +49,7 @@ def find_adapters(
     With `local_only` a hub repository is read from the local cache, without the network.
 
     Raises:
-        ConfigError: the adapters do not name their base model.
+        ConfigError: the adapters name no base model, or one that is itself an adapter.
     """
     try:
         path = find_adapter_config_file(start, revision=revision, local_files_only=local_only)

@@ -77,10 +77,9 @@ class AheadQueue:
 def score_rows(
     trainer: Any, rows: dict[str, Any], *, pad: int, micro_batch: int
 ) -> list[list[float]]:
-    """Compute the log-probabilities of each completion's tokens as the loss will compute them.
+    """Return the log-probabilities, in nats, of each completion's tokens as the loss computes them.
 
-    Returns:
-        Log-probabilities in nats, a list for each completion.
+    `pad` is the id of the padding token; `micro_batch` rows are computed at once.
     """
     found: list[list[float]] = []
     prompts, written = rows["prompt_ids"], rows["completion_ids"]
@@ -106,7 +105,7 @@ def pad_logprobs(logprobs: Sequence[Sequence[float]], like: torch.Tensor) -> tor
 
 
 class KeepPendingBatches(TrainerCallback):
-    """Writes the pending batches next to each checkpoint, one file per process."""
+    """Writes the pending batches into each checkpoint's folder, one file per process."""
 
     def __init__(self, pending: Callable[[int], Sequence[WrittenBatch]], rank: int) -> None:
         """Create the callback; `pending` returns the pending batches after a number of steps."""

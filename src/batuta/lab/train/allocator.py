@@ -47,10 +47,7 @@ class MemoryTrimmer:
     """Resident bytes after memory was last returned."""
 
     def trim_growth(self) -> bool:
-        """Return freed memory to the system if the process has grown too much.
-
-        The result is whether memory was returned.
-        """
+        """Return freed memory to the system if the process has grown; return whether it did so."""
         if not _STATM.exists() or _resident_bytes() < max(self.least, self.held * 3 // 2):
             return False
         try:

@@ -1,7 +1,8 @@
 """`batuta train conductor --minutes`: workflow search, SFT on the workflows found, then GRPO.
 
-The result is the best policy that was evaluated. Each stage ends at its share of the time
-(`StageClock`). Settings that are not chosen here keep the defaults of `TrainSettings`.
+The result is the best evaluated policy, or one fitted to the best single worker if that is better.
+Each stage ends at its share of the time (`StageClock`). Settings that are not chosen here keep the
+defaults of `TrainSettings`.
 """
 
 from __future__ import annotations
@@ -166,7 +167,8 @@ def require_time(settings: TrainSettings, held: Sequence[Task], clock: StageCloc
         The network for which the time suffices, and its step time on this machine.
 
     Raises:
-        ConfigError: the time is too short for even a small network to learn the syntax.
+        ConfigError: the pool or the named model cannot be loaded, or the time is too short for even
+            a small network to learn the syntax.
     """
     set_threads(settings)
     pool = anyio.run(load_pool, settings)
@@ -243,7 +245,6 @@ def _fit_found(
     *,
     on_progress: AutoListener,
 ) -> TrainSettings:
-    """Fit the policy to the found workflows, and return the settings with the planned network."""
     lessons = add_random_lessons(found.targets, pool, settings.seed)
     texts = lesson_texts(settings, pool, lessons)
     plan = plan_fitting(settings, texts, max(clock.left(END_FITTING), 0.0))

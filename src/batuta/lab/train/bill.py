@@ -32,7 +32,7 @@ from batuta.language import render_workflow
 from batuta.usage import ZERO_COST, ZERO_USAGE, Price
 
 PRICED_WORKFLOWS = 300
-"""Number of random workflows that are priced."""
+"""Maximum number of random workflows that are priced, one per question."""
 RECENT_STEPS = 20
 """Number of steps at the end of an earlier run from which the figures are taken."""
 FRAME_BYTES = 1000
@@ -93,7 +93,7 @@ class Preflight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostEstimate:
-    """The expected consumption of the whole training."""
+    """The expected consumption of the workers in all steps, without evaluations."""
 
     workflows: int
     """Executions of drafts, malformed ones included."""
@@ -105,7 +105,8 @@ class CostEstimate:
     usd: Decimal
     """Dollars for the calls with a known price."""
     unpriced_calls: int | None
-    """Calls without a known price; None if the earlier run did not count them."""
+    """Calls without a known price, or all calls if an earlier run lacks a step's dollars; None if
+    it has the dollars of every step."""
     depth: float | None
     """Mean number of calls in sequence in a workflow; None if the figures are an earlier run's,
     which does not record the number."""
@@ -118,6 +119,9 @@ def read_earlier_metrics(settings: TrainSettings) -> list[dict[str, Any]]:
 
     The list is empty if there is no run, or if its policy, pool or optimiser settings differ in
     more than the number of steps, `pool.max_usd` and `pool.journal`.
+
+    Raises:
+        StoreError: the metrics cannot be read.
     """
     try:
         text = (settings.output / SETTINGS_FILE).read_text("utf-8")
@@ -135,7 +139,7 @@ def read_earlier_metrics(settings: TrainSettings) -> list[dict[str, Any]]:
 def estimate_cost(
     settings: TrainSettings, episodes: Sequence[Episode], lines: Sequence[dict[str, Any]]
 ) -> CostEstimate:
-    """Estimate what the workers will consume, from an earlier run's metrics or random workflows."""
+    """Estimate the workers' consumption from an earlier run's metrics, or random workflows."""
     o = settings.optimiser
     workflows = o.steps * o.questions * o.group * settings.reward.executions
     basis = [line for line in lines if line.get("steps")]
@@ -221,7 +225,7 @@ def estimate_step_time(
     """Return the expected seconds of a step, and the measurement or assumptions behind them.
 
     `lines` are the metrics of an earlier run, `parameters` those of the network, `prompt_tokens`
-    the length of the longest prompt, and `call_slots` the calls that workers take concurrently.
+    the length of the longest prompt, and `call_slots` the calls that workers can take at once.
     """
     timed = [float(line["step_time"]) for line in lines if line.get("step_time")]
     if timed:
@@ -235,18 +239,18 @@ def estimate_step_time(
         waves = -(-runs // settings.pool.concurrency) * (cost.depth or cost.steps)
         running = max(waves, calls / call_slots) * SECONDS_A_CALL
         why = f"{SECONDS_A_CALL:g} s a call"
-    writes, learns = GENERATION_SPEED[device], LEARNING_SPEED[device]
+    writing, learning = GENERATION_SPEED[device], LEARNING_SPEED[device]
     # Operations per parameter and token: 2 to read or write, 6 to learn, 8 with checkpointing,
     # which computes the forward pass twice. Our sampler and vLLM read a group's prompt once.
     groups, rows = o.questions / processes, o.questions * o.group / processes
     written = rows * o.completion / 2
     read = (rows if o.sampler == "transformers" else groups) * prompt_tokens
     learned = written + (groups if o.shares_prompts else rows) * prompt_tokens
-    computing = 2 * (written / writes + read / learns)
-    computing += (8 if o.gradient_checkpointing else 6) * learned / learns
+    computing = 2 * (written / writing + read / learning)
+    computing += (8 if o.gradient_checkpointing else 6) * learned / learning
     return running + parameters * computing, (
-        f"assumed: {why}, {writes:.0e} operations a second while the policy writes and "
-        f"{learns:.0e} while it reads and learns, completions of half their length"
+        f"assumed: {why}, {writing:.0e} operations a second while the policy writes and "
+        f"{learning:.0e} while it reads and learns, completions of half their length"
     )
 
 
@@ -256,7 +260,7 @@ def estimate_step_time(
 async def correct_by_calls(
     settings: TrainSettings, assumed: CostEstimate, episodes: Sequence[Episode], calls: int
 ) -> tuple[CostEstimate, list[str]]:
-    """Run random workflows over the training's questions, with `calls` steps in total.
+    """Correct an estimate by random workflows on the training's questions, of `calls` steps in all.
 
     The calls go into the training's journal and count against its budget.
 
@@ -344,7 +348,11 @@ def add_spending(
     episodes: Sequence[Episode],
     found: Preflight,
 ) -> None:
-    """Add the expected calls, tokens and dollars, their maximum, and the budget to the forecast."""
+    """Add the expected calls, tokens and dollars, their maximum, and the budget to the forecast.
+
+    Raises:
+        StoreError: a list of paid calls cannot be read.
+    """
     o = settings.optimiser
     rows = f"{o.steps} steps x {o.questions} questions x {o.group} completions"
     if settings.reward.executions > 1:
@@ -398,7 +406,7 @@ def _add_budget(settings: TrainSettings, before: Decimal, usd: Decimal, found: P
 
 
 def _add_evaluation(settings: TrainSettings, cost: CostEstimate, found: Preflight) -> Decimal:
-    """Add the cost of evaluations if there are any; return it as a part of the steps' cost."""
+    """Add the cost of evaluations if there are any; return its ratio to the steps' cost."""
     e, steps = settings.evaluation, settings.optimiser.steps
     if not e.every:
         return Decimal(0)
@@ -413,15 +421,12 @@ def _add_evaluation(settings: TrainSettings, cost: CostEstimate, found: Prefligh
 def _add_rejection_sampling(
     settings: TrainSettings, cost: CostEstimate, found: Preflight
 ) -> Decimal:
-    """Add the cost of rejection sampling if it is configured and has not run yet, else a note.
-
-    The result is its expected dollars, 0 if it will not run.
-    """
-    r, done = settings.rejection, settings.output / "rejection"
+    """Add the cost of rejection sampling, or a note if it has run; return its expected dollars."""
+    r, folder = settings.rejection, settings.output / "rejection"
     if not r.rounds:
         return Decimal(0)
-    if done.is_dir():
-        found.notes.append(f"training starts from {done}, the result of rejection sampling")
+    if folder.is_dir():
+        found.notes.append(f"training starts from {folder}, the result of rejection sampling")
         return Decimal(0)
     workflows = r.rounds * r.questions * r.group * settings.reward.executions
     share = Decimal(workflows) / cost.workflows

@@ -46,6 +46,7 @@ class TrainingBudget:
         Raises:
             ConfigError: the budget cannot be enforced, as `budget_problem` says.
             StoreError: a list of paid calls cannot be read.
+            ValueError: the settings have no budget.
         """
         most = settings.pool.max_usd
         if most is None:

@@ -45,7 +45,7 @@ from batuta.lab.train.trainer import MetricsListener, make_trainer, restore_pend
 from batuta.rendering.terminal import write_error
 
 SAMPLES_PER_STEP = 4
-"""Workflows written to the samples file for each sampled step."""
+"""Approximate number of workflows written to the samples file for each sampled step."""
 
 
 def train_conductor(
@@ -59,8 +59,8 @@ def train_conductor(
 ) -> Path:
     """Train the policy and return its folder.
 
-    With `resume` the training continues from the named checkpoint, or from the newest one without
-    a name; if there is none, it starts over. The folder has the last policy, or the best one if
+    With `resume` the training continues from `checkpoint`, or if that is None from the newest
+    checkpoint, and starts over without one. The folder has the last policy, or the best one if
     policies are evaluated; a `supervision` may choose the policy itself. `on_metrics` is called in
     the main process only.
 
@@ -105,10 +105,10 @@ def train_conductor(
     restore_pending(trainer, settings, before)
     if is_main:
         _begin_run(settings, folder, command, before=before, resume=resume)
-    whole = _run_trainer(trainer, reward, runner_factory, before)
-    _keep_result(trainer, keep, supervising, whole=whole)
-    _require_whole(
-        trainer, runner_factory.budget, folder, stop, whole=whole, may_stop=supervising.keeps
+    sufficed = _run_trainer(trainer, reward, runner_factory, before)
+    _keep_result(trainer, keep, supervising, sufficed=sufficed)
+    _require_end(
+        trainer, runner_factory.budget, folder, stop, sufficed=sufficed, may_stop=supervising.keeps
     )
     if is_main:
         done = trainer.state.global_step if supervising.keeps else settings.optimiser.steps
@@ -119,11 +119,8 @@ def train_conductor(
 def _end_run(
     settings: TrainSettings, folder: RunFolder, command: Sequence[str], *, steps: int
 ) -> None:
-    """Upload the policy if a repository is named, and write the settings if fewer steps were run.
-
-    A reader then sees that a training which a supervision has ended is finished.
-    """
-    if steps < settings.optimiser.steps:
+    """Write the number of steps if fewer were run, and upload the policy if `hub.repo` is set."""
+    if steps < settings.optimiser.steps:  # the training then counts as finished
         optimiser = settings.optimiser.model_copy(update={"steps": steps})
         folder.begin(settings.model_copy(update={"optimiser": optimiser}), command)
     if settings.hub.repo:
@@ -131,25 +128,25 @@ def _end_run(
 
 
 def _keep_result(
-    trainer: GRPOTrainer, keep: Callable[[], None], supervising: Supervision, *, whole: bool
+    trainer: GRPOTrainer, keep: Callable[[], None], supervising: Supervision, *, sufficed: bool
 ) -> None:
     """Keep the best evaluated policy, else the last, unless the supervision keeps its own."""
-    if not supervising.keeps and (whole or trainer.state.global_step):
+    if not supervising.keeps and (sufficed or trainer.state.global_step):
         load_best(trainer)
         keep()
 
 
-def _require_whole(
+def _require_end(
     trainer: GRPOTrainer,
     budget: TrainingBudget | None,
     folder: RunFolder,
     stop: StopFileCallback,
     *,
-    whole: bool,
+    sufficed: bool,
     may_stop: bool,
 ) -> None:
-    """Raise an error if the budget ended the training, or a stop request, unless `may_stop`."""
-    if not whole:
+    """Raise an error if the budget ended the training, or without `may_stop` a stop request did."""
+    if not sufficed:
         _end_by_budget(trainer, budget, folder)
     if stop.has_stopped:
         ended = stop.note_end()
@@ -221,7 +218,6 @@ def _run_trainer(
 
 
 def _checkpoint_step(checkpoint: Path | None) -> int:
-    """Return the step of the checkpoint; 0 if there is none."""
     return 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
 
 
@@ -234,7 +230,7 @@ async def load_pool(settings: TrainSettings) -> Pool:
 
 
 def find_checkpoint(folder: RunFolder, name: str | None) -> Path | None:
-    """Return the named checkpoint, or the newest one without a name; None if there is none.
+    """Return the checkpoint `name`, or if that is None the newest one, or None without any.
 
     A name is `checkpoint-20`, the path of its folder, `20`, or `best` for the checkpoint with the
     best evaluation.
@@ -253,10 +249,10 @@ def find_checkpoint(folder: RunFolder, name: str | None) -> Path | None:
     is_elsewhere = len(Path(name).parts) > 1 and chosen and Path(name).resolve() != chosen.resolve()
     if chosen is not None and not is_elsewhere and checkpoint_damage(chosen) is None:
         return chosen
-    whole = [name for name, path in by_name.items() if checkpoint_damage(path) is None]
+    complete = [name for name, path in by_name.items() if checkpoint_damage(path) is None]
     raise ConfigError(
         f"there is no complete checkpoint {name} in {folder.checkpoints}; there "
-        + (f"are: {', '.join(whole)}" if whole else "is none")
+        + (f"are: {', '.join(complete)}" if complete else "is none")
     )
 
 
@@ -317,7 +313,6 @@ def _save_whole_steps(trainer: Any, start: _KeepStepStart) -> None:
 
 
 def _end_by_budget(trainer: Any, budget: TrainingBudget | None, folder: RunFolder) -> NoReturn:
-    """Raise BudgetSpentError, which says what is kept and how to continue."""
     trainer.accelerator.wait_for_everyone()
     step, steps = int(trainer.state.global_step), int(trainer.state.max_steps)
     spent = "pool.max_usd is spent" if budget is None else describe_spending(budget)

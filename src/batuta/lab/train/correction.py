@@ -36,7 +36,7 @@ def count_beyond_limit(
     whole: bool,
     limit: float,
 ) -> torch.Tensor:
-    """Return a tensor of two numbers: of ratios that exceed the limit, and of all ratios.
+    """Return a tensor of two counts: the ratios above the limit, and all ratios.
 
     `learned_BT` has the trainer's log-probabilities in nats, and `sampled_BT` the engine's, NaN
     where the engine reported none. `mask_BT` is 1 where a completion has a token. With `whole`

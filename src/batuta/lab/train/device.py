@@ -39,7 +39,7 @@ def without_adapters(model: Any) -> Any:
 
 
 def freeze_lower_layers(model: Any, upper_layers: int | None) -> None:
-    """Train only the uppermost layers and the last norm; None trains everything."""
+    """Freeze all but the uppermost layers and the last norm; None changes nothing."""
     if upper_layers is None:
         return
     decoder: Any = without_adapters(model).get_decoder()

@@ -1,8 +1,8 @@
 """Fits the policy to workflows that a search has found, without calling a worker.
 
-A stage between the SFT warm-up and reinforcement learning. It reads a file of drafts (`batuta train
-distil`), or the folder of `batuta tune` (`batuta train conductor --from`), whose workflows then
-replace rejection sampling.
+This stage runs between the SFT warm-up and reinforcement learning. It reads a file of drafts
+(`batuta train distil`), or the folder of `batuta tune` (`batuta train conductor --from`), whose
+workflows then replace rejection sampling.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ def read_found_workflows(
     return kept
 
 
-def _report_left_out(path: Path, many: int, *, any_kept: bool) -> None:
+def _report_left_out(path: Path, count: int, *, any_kept: bool) -> None:
     """Report workflows of held-out questions; raise ConfigError if there are no others."""
-    if many and not any_kept:
+    if count and not any_kept:
         raise ConfigError(
             f"{path} has nothing left to learn from: all its questions are held out; lower "
             "evaluation.questions, or name others as evaluation.tasks"
         )
-    if many:
+    if count:
         write_error(
-            f"batuta: {many} workflows in {path} are left out, as their questions "
+            f"batuta: {count} workflows in {path} are left out, as their questions "
             "are held out for the evaluation\n"
         )
 

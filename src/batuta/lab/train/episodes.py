@@ -25,7 +25,7 @@ class Episode:
     """A question of the training, with the workers that its prompt lists."""
 
     number: int
-    """Index of the question in the whole training."""
+    """Index of the question among those of the training, or among the held-out ones."""
     task: Task
     pool: Pool
     """The workers that the policy may call, in the order of its prompt."""

@@ -29,9 +29,9 @@ class HeldResult:
     """The result on one held-out question."""
 
     right: float | None
-    """Score of the answer, 0 to 1; 0 if there is no score, None after a worker's outage."""
+    """Score of the answer, 0 to 1; 0 if there is no score, None if there is no reward."""
     reward: float | None
-    """None after a worker's outage."""
+    """None after an outage or a cancellation."""
     valid: bool
     """True if the draft could be parsed."""
     steps: int
@@ -39,7 +39,7 @@ class HeldResult:
     usd: float | None
     """None if a call's price is unknown."""
     refused: bool
-    """True if the training's budget refused a call of the run."""
+    """True if the training's budget refused a call of the run or of its judge."""
 
     @staticmethod
     def of(rollout: GradedRollout) -> HeldResult:
@@ -148,10 +148,10 @@ def evaluate_policy(
     pairs = [(e, PolicyDraft(text=t)) for e, t in zip(mine, texts, strict=False)]
     seeds = [_FIRST_SEED + episode.number for episode in mine]
     found = [HeldResult.of(each) for each in reward.run_drafts(pairs, seeds, trainer)]
-    every: list[HeldResult] = gather_object(found)
-    if any(each.refused for each in every):
+    gathered: list[HeldResult] = gather_object(found)
+    if any(each.refused for each in gathered):
         raise CallRefusedError
-    return {"step": step, **sum_up_held(every)}
+    return {"step": step, **sum_up_held(gathered)}
 
 
 def sum_up_held(found: Sequence[HeldResult]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from batuta.lab.train.fit_checkpoint import FitCheckpoint
 from batuta.lab.train.shared_prompt import completion_logprobs, pad_rows
 
 BATCH_PARTS = 3
-"""Parts into which a batch is split, by length."""
+"""Maximum number of parts into which a batch is split, by length."""
 PROMPTS_AT_ONCE = 8
 """Maximum number of prompts, of similar length, in one forward pass."""
 
@@ -123,19 +123,20 @@ def fit_examples(
 def add_gradients(
     model: Any, tokenizer: Any, batch: Sequence[Example], prompt_weight: float = 0.0
 ) -> FitLoss:
-    """Add the gradients of the batch's weighted mean loss, and return the loss.
+    """Add the gradients of the batch's weighted mean loss, and return the unweighted losses.
 
     Drafts of one prompt share one pass over the prompt, unless the prompt itself is learned.
     """
     drafts = [one for one in batch if isinstance(one, TrainingExample)]
     rows = [_tokenize_example(one, tokenizer, prompt_weight) for one in drafts]
     drills = [_tokenize_example(one, tokenizer) for one in batch if isinstance(one, Drill)]
-    pad, whole = int(tokenizer.pad_token_id), sum(sum(row.weights[1:]) for row in (*rows, *drills))
+    pad = int(tokenizer.pad_token_id)
+    weight_sum = sum(sum(row.weights[1:]) for row in (*rows, *drills))
     if prompt_weight or len({one.prompt for one in drafts}) == len(drafts):
-        drafted = _add_rows(model, rows, pad, whole)
+        drafted = _add_rows(model, rows, pad, weight_sum)
     else:
-        drafted = _add_shared(model, tokenizer, drafts, whole)
-    return FitLoss(drafted, _add_rows(model, drills, pad, whole))
+        drafted = _add_shared(model, tokenizer, drafts, weight_sum)
+    return FitLoss(drafted, _add_rows(model, drills, pad, weight_sum))
 
 
 class _Row(NamedTuple):
@@ -163,12 +164,12 @@ def _tokenize_example(one: Example, tokenizer: Any, prompt_weight: float = 0.0) 
     return _Row(ids, weights, written)
 
 
-def _add_rows(model: Any, rows: Sequence[_Row], pad: int, whole: float) -> float | None:
+def _add_rows(model: Any, rows: Sequence[_Row], pad: int, weight_sum: float) -> float | None:
     """Add the gradients of the rows' part of the loss, and return their mean loss.
 
-    The mean is over learned tokens, in nats; None without rows. `whole` is the sum of the batch's
-    weights. Rows are split by length, so that short rows need little padding, and logits are
-    computed only for tokens with a weight.
+    The mean is over learned tokens, in nats; None without rows. `weight_sum` is that of the batch.
+    Rows are split by length, so that short rows need little padding, and logits are computed only
+    for tokens with a weight.
     """
     if not rows:
         return None
@@ -185,7 +186,7 @@ def _add_rows(model: Any, rows: Sequence[_Row], pad: int, whole: float) -> float
         ).last_hidden_state[:, :-1]
         logits_NV = bare.get_output_embeddings()(hidden_BTD[counted]).float()
         losses = functional.cross_entropy(logits_NV, ids_BT[:, 1:][counted], reduction="none")
-        ((losses * weights_BT[counted]).sum() / whole).backward()
+        ((losses * weights_BT[counted]).sum() / weight_sum).backward()
         written = written_BT[counted]
         lost += float(losses.detach()[written].sum())
         tokens += int(written.sum())
@@ -216,7 +217,7 @@ def _pad_rows(
 
 
 def _add_shared(
-    model: Any, tokenizer: Any, batch: Sequence[TrainingExample], whole: float
+    model: Any, tokenizer: Any, batch: Sequence[TrainingExample], weight_sum: float
 ) -> float:
     """Add gradients as `_add_rows` does, but read each distinct prompt once for its drafts."""
     by_prompt: dict[str, list[TrainingExample]] = {}
@@ -236,7 +237,7 @@ def _add_shared(
         ids, mask, longest = pad_rows(asked, drafts, int(tokenizer.pad_token_id))
         logps_BT, _ = completion_logprobs(bare, ids.to(bare.device), mask.to(bare.device), longest)
         weights_B1 = torch.tensor([[one.weight] for one in ordered], device=bare.device)
-        (-(logps_BT * weights_B1).sum() / whole).backward()
+        (-(logps_BT * weights_B1).sum() / weight_sum).backward()
         lost -= float(logps_BT.detach().sum())
         tokens += sum(map(len, drafts))
     return lost / tokens

@@ -124,6 +124,8 @@ async def search_workflows(
     Raises:
         ConfigError: no worker answers, or the time is too short to call each.
         SourceError: the questions are nearly all alike.
+        StoreError: the search's folder cannot be read or written.
+        WorkerLostError: a worker no longer answers.
     """
     questions = _search_questions(source, held, settings.seed)
     tuning = TuneSettings(
@@ -159,7 +161,6 @@ async def search_workflows(
 
 
 def _search_questions(source: str, held: Sequence[Task], seed: int) -> TuneQuestions:
-    """Return the source's questions without the held-out ones."""
     without = {text_key(task.question) for task in held}
     questions = open_questions(source, _QUESTIONS, seed)
     kept = tuple(task for task in questions.tasks if text_key(task.question) not in without)
@@ -232,7 +233,7 @@ class FitPlan:
         return max(0, min(_MOST_STEPS, int(seconds / self.step_seconds)))
 
     def apply_to(self, settings: TrainSettings) -> TrainSettings:
-        """Return the settings with the network and the length of workflows that were planned."""
+        """Return the settings with the planned network and maximum length of completions."""
         network = settings.policy.model_copy(update={"network": self.network})
         optimiser = settings.optimiser.model_copy(update={"completion": self.completion})
         return settings.model_copy(update={"policy": network, "optimiser": optimiser})
@@ -263,15 +264,15 @@ def _plan_network(
 ) -> FitPlan:
     some = _sample_texts(texts, _SAMPLED)
     model, tokenizer = open_new_policy(settings, network, some)
-    reads = _count_longest(tokenizer, [render_user_prompt(tokenizer, prompt) for prompt, _ in some])
-    writes = _count_longest(tokenizer, [draft for _, draft in some]) + _ROOM
+    longest = _count_longest(tokenizer, [render_user_prompt(tokenizer, one) for one, _ in some])
+    completion = _count_longest(tokenizer, [draft for _, draft in some]) + _ROOM
     positions = network.positions
-    while positions < reads + writes + _ROOM:
+    while positions < longest + completion + _ROOM:
         positions *= 2
     return FitPlan(
         network=network.model_copy(update={"positions": positions}),
         step_seconds=_time_step(model, tokenizer, some),
-        completion=writes,
+        completion=completion,
     )
 
 
@@ -326,7 +327,12 @@ def fit_lessons(
     steps: int,
     is_over: Callable[[float], bool],
 ) -> Path:
-    """Fit a policy to the lessons, and return its folder."""
+    """Fit a policy to the lessons, and return its folder.
+
+    Raises:
+        ConfigError: the named model cannot be loaded, or all lessons are left out.
+        StoreError: the policy cannot be written.
+    """
     network = settings.policy.network
     model, tokenizer = open_new_policy(settings, network, lesson_texts(settings, pool, lessons))
     rate = _START_RATE if settings.policy.start else _RATES[network.hidden]
@@ -356,6 +362,10 @@ def fit_single_worker(
     Returns:
         True if the policy then writes exactly that workflow for all held-out questions; otherwise
         the folder is not changed.
+
+    Raises:
+        ConfigError: the policy cannot be loaded, or all lessons are left out.
+        StoreError: the policy cannot be written.
     """
     model, tokenizer = load_policy(str(folder), None)
     place_model(model)

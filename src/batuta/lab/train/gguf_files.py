@@ -84,7 +84,6 @@ def import_gguf(source: str, folder: Path | None = None) -> Path:
 
 
 def _digest_file(path: Path) -> str:
-    """Return the SHA-256 digest of the file."""
     try:
         return file_sha256(path)
     except OSError as error:
@@ -172,7 +171,8 @@ def export_gguf(
     `.gguf`; its temperature changes only if `temperature` is given.
 
     Raises:
-        ConfigError: the folder cannot be read or does not fit `like`, or a package is missing.
+        ConfigError: `kind` or the suffix of `out` is invalid, the folder cannot be read or does not
+            fit `like`, or a package is missing.
         StoreError: the file cannot be written.
     """
     if find_spec("gguf") is None:
@@ -245,7 +245,6 @@ def _write_gguf(
     *,
     architecture: str,
 ) -> None:
-    """Write the metadata of `original` with these tensors."""
     from gguf import GGMLQuantizationType, GGUFWriter  # noqa: PLC0415 - an extra
     from gguf.quants import quantize  # noqa: PLC0415 - same
 
@@ -281,8 +280,8 @@ def export_adapter(folder: Path, like: Path, out: Path) -> Path:
     `like` is the GGUF file of its base model.
 
     Raises:
-        ConfigError: the adapter does not fit the model or is not a plain LoRA, or a package is
-            missing.
+        ConfigError: a file cannot be read, the adapter does not fit the model or is not a plain
+            LoRA, or a package is missing.
         StoreError: the file cannot be written.
     """
     if find_spec("gguf") is None:

@@ -1,7 +1,7 @@
 """GRPO on TRL: the policy writes workflows, the engine runs them, and the reward trains the policy.
 
 The training follows the Conductor paper, sections 3.2 and 4.1. It adds to TRL's `GRPOTrainer` an
-asynchronous reward that conducts every completion, a sampler for small policies on a CPU, and a
+asynchronous reward that executes every completion, a sampler for small policies on a CPU, and a
 loss that reads a prompt once for its whole group.
 """
 
@@ -103,12 +103,7 @@ class StalePolicyTrainer(GRPOTrainer):
             super()._load_rng_state(checkpoint)
 
     def _require_paid_calls(self) -> None:
-        """Check that the budget refused no call of this batch to any process.
-
-        Raises:
-            CallRefusedError: a call was refused; all processes raise it, so that none waits for
-                another.
-        """
+        """Raise CallRefusedError in all processes if the budget refused a call of any of them."""
         reward: Any = self.reward_funcs[0]
         if getattr(reward, "has_budget", False) and any(gather_object([reward.refused])):
             raise CallRefusedError
@@ -264,7 +259,7 @@ class RolloutFunction:
         o = settings.optimiser
         self.ahead = AheadQueue(o.staleness, o.steps, self._write_ahead)
         self.taken: WrittenBatch | None = None
-        """The batch of this step; None without `optimiser.staleness`."""
+        """The batch of this step; None before the first step and without `optimiser.staleness`."""
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
         """Return TRL's columns with one completion for each row of `prompts`.
@@ -317,7 +312,6 @@ class RolloutFunction:
         return list(self._schedule[first : first + mine])
 
     def _write_ahead(self, step: int, version: int) -> WrittenBatch:
-        """Sample the batch of a step and start to execute it."""
         trainer, groups = self._trainer, self._groups(self._trainer, step)
         rows = self._write(groups, trainer, step)
         numbers = [number for number, _ in groups for _ in range(self._settings.optimiser.group)]
@@ -452,7 +446,6 @@ class RolloutFunction:
         *,
         roots: Mapping[int, Sequence[FirstRound | None]],
     ) -> dict[str, Any]:
-        """Return TRL's columns and those that the reward needs, with one entry for each row."""
         rows: dict[str, list[Any]] = {"prompt_ids": [], "completion_ids": [], "root": []}
         logprobs: list[list[float]] = []
         for number, round_ in groups:

@@ -75,8 +75,8 @@ def find_reachable(
     file is cached. So the hub is called once, and if it cannot be reached, the model's folder in
     the cache is returned, with None. A local folder is returned unchanged.
 
-    None stands for the latest `revision`, the `hub` that the environment names, and the `cache`
-    that the libraries use.
+    If they are None, `revision` is the latest one, `hub` the one that the environment names, and
+    `cache` the one that the libraries use.
 
     Raises:
         OSError: the hub cannot be reached and the cache does not have the model.

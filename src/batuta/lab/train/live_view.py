@@ -33,7 +33,7 @@ REFRESH_SECONDS = 1.0
 STALL_SECONDS = 120.0
 """A run counts as stopped after these seconds and the time of three steps without new metrics."""
 RECENT_STEPS = 10
-"""Number of last steps whose time is averaged."""
+"""Number of last steps whose times are averaged, or whose longest time is taken."""
 BAR_CHARACTERS = "▁▂▃▄▅▆▇█"
 WIDTH = 48
 """Maximum characters of a curve."""
@@ -135,9 +135,9 @@ def _find_state(
 def render_view(view: TrainingView) -> RenderableType:
     """Return the view as text for rich, with a table of figures once a step has ended."""
     done = view.lines[-1]["step"] if view.lines else 0
-    of = "" if view.steps is None else f" of {view.steps}"
-    at = f"step {done}{of} · " if view.lines else ""
-    head = Text.assemble((str(view.folder), "bold"), f" · {at}{view.state}")
+    total = "" if view.steps is None else f" of {view.steps}"
+    progress = f"step {done}{total} · " if view.lines else ""
+    head = Text.assemble((str(view.folder), "bold"), f" · {progress}{view.state}")
     if not view.lines:
         return head
     return Group(
@@ -163,7 +163,7 @@ def _curve_table(lines: Sequence[Mapping[str, Any]]) -> Table:
 def draw_sparkline(values: Sequence[float | None]) -> str:
     """Draw the values as bars, scaled from the lowest to the highest, with a gap for each None.
 
-    At least one value is known. More values than `WIDTH` are averaged in groups.
+    At least one value must be known. More values than `WIDTH` are averaged in groups.
     """
     columns = min(WIDTH, len(values))
     edges = [round(at * len(values) / columns) for at in range(columns + 1)]
@@ -230,6 +230,7 @@ def watch_training(folder: Path, console: Console, *, once: bool = False) -> Non
 
     Raises:
         ConfigError: there is no such folder.
+        StoreError: a file cannot be read.
     """
     view = read_view(folder, time.time())
     if once or not console.is_terminal:

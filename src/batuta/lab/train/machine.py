@@ -54,7 +54,7 @@ KNOWN_ARCHITECTURES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """The processes and machines of a training, and what they share."""
+    """The processes and machines of a training, and where its weights are."""
 
     processes: int = 1
     """Processes of the whole training, one for each device."""
@@ -86,7 +86,8 @@ class MemoryEstimate:
     """Bytes of the bf16 copy of the weights, used in matrix products."""
     activations: int
     generation: int
-    """Bytes that generation needs; with a colocated vLLM, vLLM's share of the device."""
+    """Bytes that generation needs; with a colocated vLLM, vLLM's share of the device, or 0 if the
+    device's memory is unknown."""
     generation_stays: bool
     """True if that memory stays occupied during the update: a colocated vLLM that never sleeps."""
     host: int
@@ -109,7 +110,7 @@ def read_architecture(start: str, revision: str | None = None) -> PreTrainedConf
     For adapters, the architecture of their base model is returned.
 
     Raises:
-        ConfigError: the adapters do not name their base model.
+        ConfigError: the adapters name no base model, or one that is itself an adapter.
     """
     if saved := find_adapters(start, revision, local_only=True):
         start, revision = saved.base, saved.config.revision
@@ -242,17 +243,17 @@ def _activation_bytes(
     shared = o.shares_prompts
     groups = max(1, o.micro_batch // o.group)
     tokens = (groups if shared else o.micro_batch) * prompt_tokens + o.micro_batch * o.completion
-    wide = BF16 if policy.bf16 else FP32
+    size = BF16 if policy.bf16 else FP32
     inside = 4 * _config_size(config, "intermediate_size") + 2 * kv_width(config)
-    layer = 8 * FP32 * hidden + wide * inside
+    layer = 8 * FP32 * hidden + size * inside
     if o.gradient_checkpointing:
-        stream = wide if devices.sharded else FP32  # autocast computes the residual stream in fp32
+        stream = size if devices.sharded else FP32  # autocast computes the residual stream in fp32
         return tokens * (layers * stream * hidden + layer)
     if not shared:
         return tokens * layers * layer
     logits = 2 * FP32 * _config_size(config, "vocab_size") * o.micro_batch * o.completion
     # each completion attends to its own copy of the shared prompt's keys and values
-    spread = 2 * wide * hidden * every * o.micro_batch * prompt_tokens
+    spread = 2 * size * hidden * every * o.micro_batch * prompt_tokens
     return tokens * layers * layer + logits + spread
 
 
@@ -274,8 +275,8 @@ def _generation_bytes(
     prompts = questions if o.sampler == "own" else questions * o.group
     tokens = prompts * prompt_tokens + questions * o.group * o.completion
     layers = _config_size(config, "num_hidden_layers")
-    wide = BF16 if settings.policy.bf16 else FP32
-    reading = 3 * wide * _config_size(config, "intermediate_size") * prompts * prompt_tokens
+    size = BF16 if settings.policy.bf16 else FP32
+    reading = 3 * size * _config_size(config, "intermediate_size") * prompts * prompt_tokens
     return int(2 * FP32 * layers * kv_width(config) * tokens + reading)
 
 
@@ -320,7 +321,7 @@ def device_memory(settings: TrainSettings) -> tuple[int | None, str]:
 
 
 def missing_extras(settings: TrainSettings) -> list[str]:
-    """Return a sentence for each package that the settings need and that is not installed."""
+    """Return a sentence for each needed package that is missing or has an unsupported version."""
     wanted = {"peft": settings.policy.lora is not None}
     wanted["vllm"] = settings.optimiser.sampler.startswith("vllm")
     wanted |= {name: name in settings.log.to for name in ("tensorboard", "wandb")}
@@ -386,7 +387,7 @@ def completion_problem(settings: TrainSettings, processes: int) -> str | None:
 
 
 def hardware_problems(settings: TrainSettings, devices: Devices) -> list[str]:
-    """Return a sentence for each missing GPU, and for each setting that cannot work here."""
+    """Return a sentence if GPUs are missing, and one for each setting that cannot work here."""
     o, found = settings.optimiser, list[str]()
     cuda = torch.cuda.device_count()
     if needs_gpu(settings) and cuda < devices.local_processes:

@@ -218,7 +218,6 @@ def _check_chat_template(tokenizer: Any, start: str) -> None:
 
 
 def _check_room(start: str, revision: str | None) -> None:
-    """Check that the weights fit in this machine's free memory."""
     config = read_architecture(start, revision)
     if config is None:
         return
@@ -299,8 +298,8 @@ def read_tokenizer(start: str, revision: str | None = None) -> Any:
     Qwen2 model, whatever its tokenizer.json says.
 
     Raises:
-        ConfigError: tokenizer_config.json is not a JSON object, or the adapters do not name their
-            base model.
+        ConfigError: tokenizer_config.json is not a JSON object, or the adapters name no base model
+            or one that is itself an adapter.
         OSError, ValueError: there is no tokenizer.
     """
     kind: Any = PreTrainedTokenizerFast if _is_generic_tokenizer(Path(start)) else AutoTokenizer
@@ -367,7 +366,7 @@ def policy_card(settings: TrainSettings) -> ConductorCard:
 
 
 def save_stage(model: Any, tokenizer: Any, settings: TrainSettings, stage: str) -> Path:
-    """Write the resulting policy of a stage before reinforcement learning.
+    """Write the policy of a stage before reinforcement learning, and return its folder.
 
     Raises:
         StoreError: the policy cannot be written.

@@ -65,6 +65,7 @@ def draw_curves(folders: Sequence[Path], out: Path) -> tuple[Path, ...]:
 
     Raises:
         ConfigError: a folder has no metrics.
+        StoreError: metrics cannot be read, or a figure cannot be written.
     """
     runs = [_read_metrics(folder) for folder in folders]
     return tuple(
@@ -86,10 +87,11 @@ def _save_panel(panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]], path:
     for number, (key, name) in enumerate(panel.curves.items()):
         series = [points for run in runs if (points := metric_points(run, key))]
         if series:
-            wide = 1.9 + 1.3 * (len(panel.curves) - 1 - number)  # curves that coincide stay visible
-            _draw_curve(axes, series, name=name, colour=LINE_COLOURS[number], width=wide)
-    many = f", {len(runs)} runs: mean, lowest to highest" if len(runs) > 1 else ""
-    axes.set_title(f"{panel.title}{many}", loc="left", fontsize=11)
+            # curves that coincide stay visible
+            width = 1.9 + 1.3 * (len(panel.curves) - 1 - number)
+            _draw_curve(axes, series, name=name, colour=LINE_COLOURS[number], width=width)
+    suffix = f", {len(runs)} runs: mean, lowest to highest" if len(runs) > 1 else ""
+    axes.set_title(f"{panel.title}{suffix}", loc="left", fontsize=11)
     axes.set_xlabel("step")
     axes.set_ylabel(panel.unit)
     low, high = axes.get_ylim()

@@ -75,7 +75,7 @@ PLACEHOLDER_KEY = "not-set"
 PLACEHOLDER_TASK = Task(id=TaskId("stand-in"), question="word " * 100, target="0", grader="integer")
 """A question of 100 words, used in place of questions that cannot be loaded."""
 CALLS_PER_WORKER = 32
-"""Concurrent calls assumed for a worker discovered by API keys in the environment."""
+"""Concurrent calls assumed for a worker that no pool file describes."""
 
 
 def check_training(
@@ -84,6 +84,9 @@ def check_training(
     """Report what the training needs and lacks; settings that cannot be used are reported too.
 
     `calls` real calls of workers correct the estimated cost; 0 spends nothing.
+
+    Raises:
+        StoreError: the metrics or a list of paid calls cannot be read.
     """
     found = Preflight()
     loaded, call_slots = _check_pool(settings, environ, found)
@@ -184,10 +187,7 @@ def _correct_by_calls(
 def _check_pool(
     settings: TrainSettings, environ: Mapping[str, str], found: Preflight
 ) -> tuple[LoadedConfig | None, int]:
-    """Load the pool, even if keys are missing, and return it with its workers' total concurrency.
-
-    The pool is None if it cannot be loaded.
-    """
+    """Return the pool, None if it cannot be loaded, and its workers' total concurrency."""
     path = Path(settings.pool.source)
     try:
         kind = settings.pool.source.partition(":")[0]
@@ -385,16 +385,16 @@ def _check_memory(
     except ConfigError as error:
         found.missing.append(str(error))
         return None
-    many = f", 1 of {devices.processes} shards" if devices.sharded else ""
-    many += ", in the host's memory" if devices.offloaded else ""
+    placement = f", 1 of {devices.processes} shards" if devices.sharded else ""
+    placement += ", in the host's memory" if devices.offloaded else ""
     found.add("parameters", memory.parameters, "count", "counted")
     upper = settings.policy.upper_layers
     kind = "LoRA" if settings.policy.lora else f"the upper {upper} layers" if upper else "all"
     found.add("trained", memory.trainable, "count", kind)
     frozen = ", frozen matrices in bf16" if keeps_frozen_narrow(settings, devices) else ""
-    found.add("weights", memory.weights, "bytes", f"fp32{frozen}{many}")
-    found.add("gradients", memory.gradients, "bytes", f"fp32{many}")
-    found.add("optimiser", memory.moments, "bytes", f"Adam's two moments, fp32{many}")
+    found.add("weights", memory.weights, "bytes", f"fp32{frozen}{placement}")
+    found.add("gradients", memory.gradients, "bytes", f"fp32{placement}")
+    found.add("optimiser", memory.moments, "bytes", f"Adam's two moments, fp32{placement}")
     if memory.working_copy:
         found.add("working copy", memory.working_copy, "bytes", "weights in bf16")
     batch = f"estimated: a micro-batch of {settings.optimiser.micro_batch} at its longest"
@@ -416,7 +416,6 @@ def _check_memory(
 
 
 def _check_host_memory(needed: int, found: Preflight) -> None:
-    """Add the offloaded bytes to the forecast, and report if this machine has too little memory."""
     has = host_memory()
     found.add("host memory", needed, "bytes", "offloaded by the processes of this machine")
     if needed > has:

@@ -1,6 +1,6 @@
 """Rejection sampling: the policy is fitted to its own workflows that gave correct answers.
 
-A stage between the SFT warm-up and reinforcement learning (expert iteration, weighted as in
+This stage runs between the SFT warm-up and reinforcement learning (expert iteration, weighted as in
 reward-weighted regression). Which random workflows succeed depends on the question. Maximum
 likelihood fits the whole conditional distribution, and so teaches the policy to read the question;
 a policy gradient from a random start first finds one workflow for all questions.
@@ -83,9 +83,7 @@ class RejectionContext:
 
 
 def run_rejection_sampling(settings: TrainSettings, on_progress: RejectionListener) -> Path:
-    """Sample workflows, run them, and fit the policy to the correct ones, in several rounds.
-
-    The policy's folder is returned.
+    """Fit the policy to its correct workflows in several rounds, and return the policy's folder.
 
     Raises:
         ConfigError: the settings cannot be carried out.
@@ -184,7 +182,6 @@ async def _continue_groups(
 
 
 def _check_budget(rollouts: Sequence[GradedRollout], budget: TrainingBudget | None) -> None:
-    """Raise BudgetSpentError if the budget refused a call."""
     if budget is not None and any(each.refused for each in rollouts):
         raise BudgetSpentError(
             f"{describe_spending(budget)}; finished calls are kept: raise pool.max_usd and run the "
@@ -244,18 +241,18 @@ def _write_drafts(
 ) -> list[PolicyDraft]:
     settings, tokenizer = context.settings, context.tokenizer
     ids: list[list[int]] = tokenizer(list(prompts), add_special_tokens=False)["input_ids"]
-    chance = (settings.seed * 977 + number) * 1_000_003 + part[0].episode.number
+    sampling_seed = (settings.seed * 977 + number) * 1_000_003 + part[0].episode.number
     with bf16_autocast(settings):
         rows = open_sampler(without_adapters(context.model), tokenizer).sample(
             ids,
             group,
             max_tokens=settings.optimiser.completion,
             temperature=1.0,
-            generator=torch.Generator().manual_seed(chance),
+            generator=torch.Generator().manual_seed(sampling_seed),
         )
     texts: list[str] = tokenizer.batch_decode(rows, skip_special_tokens=True)
     if settings.rejection.stand_ins:
-        rng = Random(f"stand-ins {chance}")
+        rng = Random(f"stand-ins {sampling_seed}")
         texts = [
             replace_missing_workers(
                 text, part[row // group], context.pool, rng, compact=settings.prompt.compact
@@ -312,7 +309,6 @@ def random_drafts(context: RejectionContext, one: DraftGroup) -> list[PolicyDraf
 
 
 def _fit_policy(context: RejectionContext, kept: Sequence[TrainingExample], number: int) -> None:
-    """Fit the policy to the kept drafts, drawn by weight, if there are any."""
     rejection = context.settings.rejection
     steps = rejection.steps
 
@@ -337,7 +333,6 @@ def _fit_policy(context: RejectionContext, kept: Sequence[TrainingExample], numb
 def _draw_batches(
     kept: Sequence[TrainingExample], rejection: RejectionSettings, rng: Random
 ) -> Iterator[list[TrainingExample]]:
-    """Yield endless batches of drafts drawn by weight."""
     weights = [one.weight for one in kept]
     while True:
         yield [one._replace(weight=1.0) for one in rng.choices(kept, weights, k=rejection.batch)]

@@ -1,4 +1,4 @@
-"""TRL's asynchronous reward: it conducts and grades all completions of a step concurrently."""
+"""TRL's asynchronous reward: it executes and grades all completions of a step concurrently."""
 
 from __future__ import annotations
 
@@ -69,6 +69,7 @@ class RewardFunction:
 
         Raises:
             WorkerLostError: several steps in a row had no reward, as workers do not answer.
+            BatutaError: the pool, the journal or the grader cannot be opened.
         """
         began = time.perf_counter()
         step = int(trainer_state.global_step)
@@ -115,7 +116,7 @@ class RewardFunction:
     def start_rollouts(
         self, step: int, rows: Mapping[str, Any], texts: Sequence[str], loop: Any
     ) -> None:
-        """Start to execute and grade the batch of `step`, which awaits the result when it comes.
+        """Start to execute and grade the batch of `step`, whose reward awaits the result.
 
         `rows` are TRL's columns, `texts` the completions, and `loop` the event loop to run in.
         """
@@ -208,7 +209,7 @@ class RewardFunction:
 
 
 def find_lost_reason(rollouts: Sequence[GradedRollout]) -> str | None:
-    """Return why no workflow of the rollouts was rewarded; None if one was, or there is none."""
+    """Return why no workflow was rewarded; None if one was, or if no draft is a workflow."""
     found = [one for one in rollouts if one.run.rounds and one.run.rounds[-1].workflow]
     if not found or any(one.reward is not None for one in found):
         return None
@@ -239,7 +240,8 @@ def _completion_text(completion: Any) -> str:
 def rollout_metrics(rollouts: Sequence[GradedRollout]) -> dict[str, float]:
     """Return the means and shares of a step's rollouts, named as in the metrics file.
 
-    Dollars are left out if a call's price is unknown, and a kind of question if none was asked.
+    Dollars are left out if a call's price is unknown, and the figures of easy questions, of hard
+    questions and of second rounds if there were none.
     """
     valid = [each for each in rollouts if each.run.rounds and each.run.rounds[-1].workflow]
     counted = [each for each in rollouts if each.reward is not None]

@@ -61,10 +61,10 @@ class GradedRollout:
     grade: Grade | None
     """The grade of the first execution; None if it had no answer."""
     reward: float | None
-    """Mean reward of the executions that have one; None if outages affected all of them: the
+    """Mean reward of the executions that have one; None if none has, as after outages: the
     completion is then left out of its group."""
     refused: bool = False
-    """True if the training's budget refused a call of the executions."""
+    """True if the training's budget refused a call of the executions or of their judge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class OpenedDraftRunner:
 
     runner: DraftRunner
     slots: anyio.Semaphore | None = None
-    """Limits the concurrent orders of all batches together; None: each batch has a limit alone."""
+    """Limits the concurrent orders of all batches together; None: no such limit."""
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Callable[[DraftOrder], Awaitable[Executions]]]:

@@ -28,7 +28,10 @@ ended."""
 
 
 class RunFolder:
-    """Writes and reads the files of a training's folder."""
+    """Writes and reads the files of a training's folder.
+
+    Methods raise StoreError if a file cannot be written.
+    """
 
     def __init__(self, path: Path) -> None:
         """Create the folder.
@@ -55,7 +58,7 @@ class RunFolder:
     def begin(self, settings: TrainSettings, command: Sequence[str]) -> None:
         """Write the settings, the command and the versions of the libraries.
 
-        Passwords of databases in the settings are left out, as the page shows settings.
+        Passwords of databases in the settings are left out, as the web page shows the settings.
         """
         found = {name: _package_version(name) for name in LIBRARIES}
         about = {"command": list(command), "python": platform.python_version(), "libraries": found}

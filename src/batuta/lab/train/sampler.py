@@ -45,9 +45,9 @@ COMPACT_SHARE = 0.25
 
 
 class ListEndDetector:
-    """Detects when a draft's last list is closed; later text is not parsed.
+    """Detects when a draft is complete; later text is not parsed.
 
-    Without this check an entropy bonus would reward any text after the lists.
+    Without this check an entropy bonus would reward any text after the draft.
     """
 
     def __init__(self, tokenizer: Any, size: int | None = None) -> None:
@@ -185,10 +185,7 @@ class Sampler:
         *,
         generator: torch.Generator,
     ) -> list[list[int]]:
-        """Sample a token of every row at a time until all rows have ended.
-
-        The tokens are collected on the CPU.
-        """
+        """Sample a token of every row at a time until all rows have ended."""
         written = torch.full((len(decoding.lengths_B), max_tokens), self._end)
         rows = torch.arange(len(written))
         logits = decoding.first

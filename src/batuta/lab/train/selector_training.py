@@ -20,7 +20,8 @@ from batuta.lab.tasks.recorded import load_recorded
 class SelectorTraining:
     """The result of a training.
 
-    Credits are means over the compared questions, in [0, 1], and None if there are none.
+    Credits are in [0, 1]. Those of workers are means over the compared questions, and None if there
+    are none.
     """
 
     folder: Path
@@ -30,8 +31,7 @@ class SelectorTraining:
     held_out_questions: int
     """Number of random questions to which the selector was not fitted."""
     compared_questions: int
-    """Number of held-out questions with known scores of the picked and of the best single worker,
-    over which credits are means."""
+    """Number of held-out questions with known scores of the picked and the best single worker."""
     credit: float | None
     """Mean credit of the workers that the selector picked."""
     best_single: float | None
@@ -39,7 +39,8 @@ class SelectorTraining:
     oracle: float | None
     """Mean credit of the best worker of each question."""
     cascade: tuple[float, float] | None
-    """Mean credit of the cascade and its mean calls per question; None if no answers are known."""
+    """Mean credit of the cascade and its mean calls per question, over the held-out questions that
+    have a recorded answer; None if there are none."""
 
 
 def read_outcomes(history: Path | None, tasks: str | None, data: Path | None = None) -> History:
@@ -76,6 +77,7 @@ def train_selector(
 
     Raises:
         SourceError: the history has too few questions, or lacks the costs that the recipe needs.
+        StoreError: the folder cannot be written.
     """
     known = history.drop_unscored()
     if len(known.questions) < 2 * FOLDS:

@@ -81,10 +81,11 @@ class PolicySettings(_Section):
     network: NetworkSettings = NetworkSettings()
     lora: LoraSettings | None = None
     upper_layers: PositiveInt | None = None
-    """Train only this many of the uppermost layers, and the last norm; None trains everything. On a
-    CPU most of the time is spent on the backward pass through the layers."""
+    """Train only this many of the uppermost layers, and the last norm; None trains everything. With
+    `lora` it is ignored. On a CPU most of the time is spent on the backward pass through the
+    layers."""
     bf16: bool = False
-    """Computes in bfloat16, on a GPU or a CPU that supports it (AMX); trained weights stay fp32."""
+    """Computes in bfloat16, on a GPU or a CPU that supports it; trained weights stay fp32."""
     revision: str | None = None
     """The revision of a hub id; None: the latest."""
 
@@ -371,7 +372,7 @@ class EvaluationSettings(_Section):
     last. 0: no evaluation, and the last policy is the result."""
     questions: PositiveInt = 50
     """Number of held-out questions. The training does not use them, nor questions that differ from
-    them only in case and punctuation."""
+    them only in case, spaces and punctuation."""
     tasks: Mix = {}
     """Weights of the sources, as in the curriculum; empty: the curriculum's own sources."""
     metric: Literal["right", "reward"] = "right"

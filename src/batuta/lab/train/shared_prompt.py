@@ -18,7 +18,7 @@ import torch
 from transformers import DynamicCache
 
 BATCH_PARTS = 4
-"""Parts into which a batch is split by length, so that short completions need little padding."""
+"""Maximum number of parts into which a batch is split by length, to need little padding."""
 LEAST_ROWS = 8
 """A batch has at most one part for every so many rows, as products of a few rows are slow."""
 

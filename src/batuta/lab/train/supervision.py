@@ -135,7 +135,6 @@ class TimedSupervision(Supervision):
         return self._clock.left(END_REINFORCEMENT) < needed
 
     def _judge(self, step: int) -> None:
-        """Evaluate the policy on the held-out questions, and keep it if it is the best so far."""
         began, report = self._clock.used, self.report
         line = evaluate_policy(self._trainer, self._reward, self._episodes, step)
         self._judged_at = self._clock.used

@@ -264,7 +264,7 @@ def run_warmup(
     Raises:
         ConfigError: a source, the pool or the checkpoint cannot be used.
         SourceError: a file of questions cannot be used.
-        StoreError: the policy or a log cannot be written.
+        StoreError: the policy, the checkpoint or the log cannot be written.
     """
     warm, rendering = settings.warmup, settings.prompt.rendering()
     retain_freed_memory()
@@ -324,7 +324,7 @@ def _hide_words(asked: Sequence[Task], settings: TrainSettings) -> list[Task]:
 async def _run_random_rounds(
     settings: TrainSettings, tasks: list[Task]
 ) -> tuple[Pool, list[tuple[Task, Pool, Round]]]:
-    """Return the pool, and an executed random workflow per task if its workers are simulated."""
+    """Return the pool, and an executed random workflow per task; none if workers are real."""
     async with HttpTransport() as http:
         loaded = await load_config(
             http, pool=settings.pool.source, conductor="best", time_scale=0.0

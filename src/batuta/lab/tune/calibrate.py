@@ -79,10 +79,10 @@ def _card_of(
     groups: int,
 ) -> WorkerCard:
     found = [runner.find_result(task, Candidate.single(worker)) for task in tasks]
-    result = [(one, int(group)) for one, group in zip(found, group_n, strict=True) if one]
-    scored = [(one.score, group) for one, group in result if one.score is not None]
+    results = [(one, int(group)) for one, group in zip(found, group_n, strict=True) if one]
+    scored = [(one.score, group) for one, group in results if one.score is not None]
     mean = float(np.mean([score for score, _ in scored])) if scored else None
-    answered = [one for one, _ in result if one.score is not None]
+    answered = [one for one, _ in results if one.score is not None]
     timed = [one.seconds for one in answered if one.seconds is not None]
     has_usd = bool(answered) and runner.pool[worker].price is not None
     return WorkerCard(
@@ -94,7 +94,7 @@ def _card_of(
         ),
         usd=mean_usd(runner, tasks, worker) if has_usd else None,
         seconds=float(np.median(timed)) if timed else None,
-        failed=len(result) - len(scored),
+        failed=len(results) - len(scored),
     )
 
 
@@ -159,6 +159,7 @@ async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[l
 
     Raises:
         ConfigError: the budget does not suffice for one question of every group.
+        ExceptionGroup, StoreError, WorkerLostError: as `CandidateRunner.run_all` raises them.
     """
     group_n, _, _ = grouping.reader([task.question for task in context.parts.search])
     by_group = [np.flatnonzero(group_n == g) for g in range(len(grouping.names))]

@@ -1,8 +1,8 @@
 """Finds the lowest weight of a call that keeps the mean calls of a question within a limit. Pure.
 
-Each cell runs the workflow of greatest merit. The merit is the workflow's worth less the weight of
-a call for each of its calls. The greater the weight, the fewer calls are made. The weight is the
-Lagrange multiplier of the limit.
+A cell is a group of questions at one level of ease, and runs the workflow of greatest merit: the
+workflow's worth less the weight of a call for each of its calls. The greater the weight, the fewer
+calls are made. The weight is the Lagrange multiplier of the limit.
 
 Axes: c cells, w workflows.
 """

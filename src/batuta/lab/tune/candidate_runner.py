@@ -1,6 +1,7 @@
 """Runs workflows on questions and grades the answers.
 
-Each pair of a question and a workflow is run only once, and each distinct call is made only once.
+The result of each pair of a question and a workflow is kept, and no call that got a reply is made
+again.
 """
 
 from __future__ import annotations
@@ -106,29 +107,31 @@ class CandidateResult:
     """The result of one workflow or method on one question."""
 
     score: float | None
-    """The score in [0, 1]; None after an outage, an undecided grade or a refused call, which do not
-    count as wrong."""
+    """The score in [0, 1]; None after an outage or an undecided grade, or if a call was refused and
+    there is an answer."""
     usd: Decimal
     """Dollars of all calls of the run, including calls that an earlier run paid for. Calls of
     unknown price count at the assumed price."""
     calls: int
     seconds: float | None
-    """Seconds of the run; None if a reply came from the journal."""
+    """Wall-clock seconds of the run, in which repeated calls take no time; None if a reply came
+    from the journal."""
     limited: bool = False
     """Whether the budget refused a call."""
     answer: str | None = None
     parts: tuple[tuple[Candidate, float], ...] = ()
-    """The scored shorter workflows within the candidate; empty if steps are not graded."""
+    """The shorter workflows within the workflow that have a score, and the score; empty for a
+    method, or if steps are not graded."""
     trail: tuple[float | None, ...] = ()
     """The score of each step's answer; None for a step without a graded answer of its own worker.
-    Empty if steps are not graded."""
+    Empty for a method, or if steps are not graded."""
     agreed: bool | None = None
     """Whether the first two answers agreed; None if the workflow does not compare them."""
 
 
 @final
 class CallMeter:
-    """Makes each distinct call once, and counts the replies and their cost.
+    """Makes no call again that got a reply, and counts the replies and their cost.
 
     A call that is replayed from the journal counts like a new call, so that the counts do not
     depend on when a process was killed.
@@ -143,7 +146,7 @@ class CallMeter:
         self.usage = ZERO_USAGE
         self.cost = ZERO_COST
         self.refusals = 0
-        """The number of calls that a limit refused, including calls that would have graded."""
+        """The number of refused calls, those of the judge included."""
         self.is_closed = False
         """Whether only earlier replies are returned and no more calls are made."""
         self.broken: BatutaError | None = None
@@ -293,7 +296,7 @@ class JudgeClient:
         self._sampling = Sampling(seed=seed)
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return the judge's reply; equal requests are sent only once.
+        """Return the judge's reply; an equal request gets the earlier reply.
 
         Raises:
             ClientError: the call gave no usable reply.
@@ -462,7 +465,7 @@ class CandidateRunner:
         return run if run.answer == known.answer else None
 
     async def ask(self, worker: WorkerId, prompt: str) -> str:
-        """Return the text of the worker's reply to a prompt; equal prompts are sent only once.
+        """Return the text of the worker's reply; an equal prompt gets the earlier reply.
 
         Raises:
             ClientError: the call gave no usable reply.

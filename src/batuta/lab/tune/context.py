@@ -46,7 +46,7 @@ class TuneSettings:
     patterns: bool = False
     """Whether the server's patterns compete with the search's nominee."""
     only_proven: bool = False
-    """Whether only systems that the judgement has proven better are recommended."""
+    """Whether only systems with one of the verdicts in `decision.PROVEN` are recommended."""
     max_steps: int = 5
     """Maximum number of steps of a workflow."""
     seed: int = 0

@@ -18,7 +18,7 @@ _AT_ONCE = 10
 async def pay_samples(context: TuneContext, systems: Iterable[TunedSystem]) -> None:
     """Ask the questions with a scored answer of a system again, as far as the budget allows.
 
-    No call is made if the settings ask no question again.
+    No call is made if `TuneSettings.samples` is None.
     """
     samples, tasks, runner = context.settings.samples, context.parts.fitted, context.runner
     if samples is None:

@@ -84,7 +84,7 @@ def _group_by_text(texts: Sequence[str], groups: int, seed: int) -> Labels:
 def ease_bounds(group_n: Labels, ease_n: Floats, groups: int, levels: int) -> Floats:
     """Return the ease at which each level after the first begins: (g, l - 1).
 
-    The levels of a group have equally many questions. A group in which many questions are equally
+    The levels of a group have about equally many questions. A group in which many are equally
     easy is not divided, because some levels would have hardly any questions: its bounds are
     -infinity, so that all its questions have the last level.
     """

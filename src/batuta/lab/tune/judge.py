@@ -72,9 +72,10 @@ class Comparison:
     difference: float | None
     """The nominee's accuracy less the opponent's; None if there are no such questions."""
     low: float | None
-    """The bounds of the difference's 95% interval, and the p-value; None without a test."""
     high: float | None
+    """`low` and `high` bound the difference's 95% interval; None without a test."""
     p: float | None
+    """The p-value of the test; None without a test."""
     p_corrected: float | None
     """The p-value corrected by Holm's method for all comparisons of the judgement."""
     detectable: float | None
@@ -98,15 +99,15 @@ def describe_system(
     ]
     scores = [one.score for one in found if one.score is not None]
     low, high = score_interval([[score] for score in scores]) if scores else (None, None)
-    many = max(len(found), 1)
+    count = max(len(found), 1)
     return SystemFigures(
         name=name,
         questions=len(scores),
         share=sum(scores) / len(scores) if scores else None,
         low=low,
         high=high,
-        usd=float(sum(one.usd for one in found)) / many,
-        calls=sum(one.calls for one in found) / many,
+        usd=float(sum(one.usd for one in found)) / count,
+        calls=sum(one.calls for one in found) / count,
         failed=len(found) - len(scores),
     )
 
@@ -157,7 +158,6 @@ def _find_gap(ours: Mapping[str, float], theirs: Mapping[str, float]) -> Differe
 
 
 def _as_runs(scores: Mapping[str, float]) -> dict[RunKey, float]:
-    """Return the scores by run instead of by question, with one run of each question."""
     return {(question, 0): score for question, score in scores.items()}
 
 

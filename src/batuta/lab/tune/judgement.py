@@ -81,7 +81,7 @@ class _Judgement:
     leads: Mapping[Pair, float]
     """The gain that the search expects of the first system of each pair over the second system."""
     known: Sequence[Task]
-    """The questions of the selection, which also count towards the expected gains."""
+    """The questions of selection and finalists, which also count towards the expected gains."""
     done: dict[str, list[Task]] = field(default_factory=dict[str, list[Task]])
     """The questions of the judgement that each system has run."""
     settled: dict[Pair, Comparison] = field(default_factory=dict[Pair, Comparison])
@@ -104,16 +104,13 @@ class _Judgement:
         return dict(zip(self.pairs, found, strict=True)) | self.settled
 
     def expect(self, pair: Pair) -> ExpectedGain:
-        """Return the expected gain of a pair's first system, from selection and judgement."""
+        """Return the expected gain of a pair's first system, from all questions that both ran."""
         one, other = (self.assignments[name] for name in pair)
         tasks = [*self.known, *self.done.get(pair[0], [])]
         return expect_gain(paired_gains(self.context, tasks, one, other), self.leads.get(pair, 0.0))
 
     async def run(self, tasks: Sequence[Task]) -> bool:
-        """Run the systems of undecided pairs on these questions.
-
-        Return False if the budget does not allow all of these runs.
-        """
+        """Run the systems of undecided pairs; return False if the budget does not allow this."""
         names = {name for pair in self.pairs if pair not in self.settled for name in pair}
         unsettled = {name: self.assignments[name] for name in self.assignments if name in names}
         until = self.context.ends[TuneStage.JUDGE]
@@ -146,6 +143,9 @@ async def judge_nominees(context: TuneContext, result: TuneResult) -> TuneResult
     """Compare the nominees with their opponents on the held-out questions.
 
     The runner's best worker becomes the strongest worker of the result's pool.
+
+    Raises:
+        ExceptionGroup, StoreError, WorkerLostError: as `CandidateRunner.run_all` raises them.
     """
     assert result.nominees is not None and result.table is not None  # noqa: S101, PT018 - selected
     known = (*context.parts.selection, *context.parts.finalists)

@@ -78,7 +78,7 @@ class CandidateStep:
     """The index of the subtask in the role's `WORDINGS`."""
     _: KW_ONLY
     text: str = ""
-    """A rewritten subtask, which replaces the wording; empty if the wording is used."""
+    """A subtask that replaces the wording; empty if the wording is used."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -180,10 +180,7 @@ def is_candidate(steps: Sequence[CandidateStep]) -> bool:
 
 
 def is_tie_break(steps: Sequence[CandidateStep]) -> bool:
-    """Return whether the steps are a tie-break.
-
-    In a tie-break two workers solve independently, and a third if their answers differ.
-    """
+    """Return whether two workers solve independently, and a third if their answers differ."""
     alone = all(step.role is StepRole.SOLVE for step in steps)
     return alone and len(steps) == len({step.worker for step in steps}) == _COMPARED + 1
 
@@ -308,7 +305,6 @@ def _step_edits(
 def _replace_one_step(
     steps: tuple[CandidateStep, ...], workers: Sequence[WorkerId]
 ) -> Iterator[tuple[CandidateStep, ...]]:
-    """Yield the steps with another worker, or another wording, in one step."""
     for index, step in enumerate(steps):
         rest = steps[:index], steps[index + 1 :]
         for worker in workers:

@@ -1,6 +1,6 @@
-"""Patterns by which an answer calls an option correct, in eight languages other than English.
+"""Patterns by which an answer calls an option correct or wrong, or doubts that it is.
 
-They are German, French, Spanish, Italian, Portuguese, Russian, Chinese and Japanese.
+The languages are German, French, Spanish, Italian, Portuguese, Russian, Chinese and Japanese.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ DOUBT = re.compile(
     ),
     re.IGNORECASE,
 )
-"""Words before the letter that make the statement a condition, a question, a denial or a list."""
+"""Words before the letter that make the statement a condition, a guess, a denial or a list."""
 CONDITION_AFTER = re.compile(
     unicodedata.normalize(
         "NFKC",

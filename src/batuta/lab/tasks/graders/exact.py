@@ -1,4 +1,4 @@
-"""Grades answers for which only one wording, number or Python literal is correct."""
+"""Grades answers to reasoning-gym, and answers with one correct wording, number or literal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from batuta.language import answer_extraction
 
 @final
 class ReasoningGymGrader:
-    """Scores the marked answer or the last line, in [0, 1], with the scorer of a task's generator."""
+    """Scores the marked answer or the last line, in [0, 1], with the task generator's scorer."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -47,9 +47,9 @@ class ExactGrader:
     """Scores 1 if the marked answer or the last line is the target, else 0.
 
     White space and case do not count. If the target is a number, the answer must be that number in
-    any notation, also with a dollar sign or as LaTeX; if it is a Python literal, the answer must have its
-    value: `[1,2]` for `[1, 2]`, but not `'A'` for `'a'`. Markdown or a LaTeX text command around an
-    answer and a final full stop are ignored; other marks count.
+    any notation, also with a dollar sign or as LaTeX; a price must have its currency and amount; a
+    Python literal must have its value: `[1,2]` for `[1, 2]`, but not `'A'` for `'a'`. Markdown or a
+    LaTeX text command around an answer and a final full stop are ignored; other marks count.
     """
 
     async def grade(self, answer: str, target: str) -> Grade:
@@ -83,7 +83,7 @@ def _is_same_answer(found: str, target: str) -> bool:
 
 
 def _read_number(text: str) -> Fraction | None:
-    """Return a number or an amount of dollars; a fraction or LaTeX is read too."""
+    """Read a number, an amount of dollars, a fraction or LaTeX; None for other texts."""
     number = read_plain_number(_MONEY.sub(r"\1", text))
     if number is None and ("\\" in text or "/" in text):
         return parse_number(normalize_latex(text))
@@ -98,7 +98,7 @@ def _read_price(text: str) -> tuple[str, Fraction] | None:
 
 
 def _is_same_number(wanted: Fraction, given: Fraction) -> bool:
-    """Return whether two numbers are equal, or are decimals within half a float's precision."""
+    """Return whether two numbers are equal, or two fractions within half a float's precision."""
     if wanted == given or 1 in {wanted.denominator, given.denominator}:
         return wanted == given
     distance = abs(wanted - given)

@@ -1,7 +1,7 @@
-"""Compares two answers by their form and the values in it.
+"""Compares the forms of two answers; a function of the caller compares the values in them.
 
-The caller compares the values, perhaps symbolically. This module decides whether their order
-counts, which brackets mean the same, and whether repetitions matter.
+This module decides whether the order of the values counts, which brackets mean the same, and
+whether repetitions matter.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def may_be_time(ratio: SequenceForm) -> bool:
 
 
 def is_scaled(target: SequenceForm, answer: SequenceForm) -> bool:
-    """Return whether one ratio is a multiple of the other."""
+    """Return whether one ratio of numbers is a multiple of the other, unless both may be times."""
     wanted, given = _ratio_terms(target), _ratio_terms(answer)
     if not wanted or not given or 0 in wanted or (may_be_time(target) and may_be_time(answer)):
         return False
@@ -67,7 +67,7 @@ def is_same_form(target: Form, answer: Form, equal: ValueComparison) -> bool:
 
 
 def without_order(form: SequenceForm) -> SequenceForm:
-    """Return a tuple or a list of tuples as a set: neither order nor brackets count."""
+    """Return a form, and the forms in it, as sets: neither order nor brackets count."""
     items = (without_order(item) if isinstance(item, SequenceForm) else item for item in form.items)
     return SequenceForm(tuple(items), "{", "}")
 
@@ -91,7 +91,7 @@ def _is_same_shape(target: Form, answer: Form, equal: ValueComparison) -> bool:
 
 
 def _flatten_form(form: Form) -> Form:
-    r"""Return a list or set with nested lists, as from `\pm`, flattened, without repetitions."""
+    r"""Return a list or set without repetitions, with the items of nested lists, as from `\pm`."""
     if not isinstance(form, SequenceForm) or form.is_ordered:
         return form
     items: list[Form] = []
@@ -168,7 +168,7 @@ def _match_unordered(
 
 
 def _unwrap_single(form: Form) -> Form:
-    """Return the item of a list or set with one item; other forms are returned unchanged."""
+    """Return the only item of a list or set, unless that is the empty set; else the form."""
     while isinstance(form, SequenceForm) and not form.is_ordered and len(form.items) == 1:
         if form.items[0] == EMPTY:
             return form

@@ -50,7 +50,7 @@ class ValueForm:
 
 @dataclass(frozen=True, slots=True)
 class SequenceForm:
-    """Several forms; their order does not count without brackets and in braces."""
+    """Several forms; their order counts, except in braces and without brackets."""
 
     items: tuple[Form, ...]
     opening: str = ""
@@ -200,7 +200,6 @@ def _reals_without(form: Form) -> Form | None:
 
 
 def _outside_interval(form: SequenceForm) -> Form:
-    """Return the real numbers outside an interval."""
     low, high = form.items
     below = SequenceForm((ValueForm("-" + INFINITY), low), "(", ")" if form.opening == "[" else "]")
     above = SequenceForm((high, ValueForm(INFINITY)), "(" if form.closing == "]" else "[", ")")
@@ -222,7 +221,7 @@ def _parse_distance(text: str) -> Form | None:
 
 
 def _parse_list(text: str) -> Form | None:
-    """Parse a list; None if the text has no separator.
+    """Parse a list.
 
     A name before the first value only ("x=1,2") is dropped. Values of one name are a list
     ("x=1,x=2"), and values of different names ("y=2,x=1") a point in the order of the names.
@@ -287,7 +286,7 @@ def _parse_bare_inequality(sign: str, left: str, right: str) -> Form | None:
 
 
 def _make_interval(left: str, sign: str, other: str, right: str) -> Form | None:
-    """Return an interval, closed where the sign beside an end allows equality; None for other signs."""
+    """Return an interval, closed beside a sign that allows equality; None for other signs."""
     if {sign, other} - {"<", r"\le"}:
         return None
     opening, closing = "[" if sign == r"\le" else "(", "]" if other == r"\le" else ")"
@@ -295,10 +294,10 @@ def _make_interval(left: str, sign: str, other: str, right: str) -> Form | None:
 
 
 def _parse_equation(text: str) -> Form | None:
-    r"""Parse `name=value`, with the variable on the left, or `exact\approx rounded`.
+    r"""Parse an equation, with a lone variable moved to the left, or `exact\approx rounded`.
 
-    The latter is its exact side, or its rounded side if the exact one is only a name; two values if
-    they differ by more than 5 %.
+    The form of the latter is that of its exact side, or of its rounded side if the exact one is a
+    name, or a list of both sides if they are numbers that differ by more than 5 %.
     """
     exact, *rounded = split_outside(text, {r"\approx", r"\simeq"})
     if rounded:

@@ -1,8 +1,8 @@
 """Grades short answers in words, numbers or formulas; a different wording is left undecided.
 
 A judge, if there is one, decides the undecided answers. An answer is wrong only if it is missing,
-is too long or too deeply nested, or differs as a number, as a yes or no, as an expression or as a
-JSON object, since other words may mean the same.
+exceeds a limit in `limits`, or differs as a number, as a yes or no, as an expression or as a JSON
+object, since other words may mean the same.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from batuta.language import answer_extraction
 from batuta.language.answer_extraction import without_decorations
 
 TOLERANCE = 0.01
-"""The relative tolerance for a target with decimals, which was measured or rounded."""
+"""The relative tolerance for a target with decimals or a unit, which was measured or rounded."""
 
 FAR = 10
-"""A quantity that is off by more than this many tolerances is wrong, and not only rounded."""
+"""A quantity with a unit that is off by more than this many tolerances is wrong."""
 
 ROUNDING_TOLERANCE = 5e-5
 """The relative tolerance for a decimal where the target is an exact expression."""
@@ -148,7 +148,7 @@ class FreeFormGrader:
         return Grade(float(right), found, "right" if right else f"expected {target}")
 
     async def _grade_as_maths(self, found: str, wanted: str, given: str) -> Grade:
-        """Return the grade of an expression, wrong only if both are numbers or have one unknown."""
+        """Return the grade of `found`; wrong only if both are numbers or have the same one unknown."""
         if "%" in given and "%" not in wanted and parse_number(wanted) is not None:
             return Grade(None, found, OTHER_WORDS)
         near = TOLERANCE if parse_number(wanted) is not None and "." in wanted else 0.0
@@ -172,7 +172,10 @@ class FreeFormGrader:
 
 
 def find_short_answer(text: str) -> str | None:
-    """Return the answer: data, the marked text, or the last line; None if none or truncated."""
+    """Return the answer: data, bullet points, the marked text, or the last line.
+
+    Return None if there is none, or if it is unclear or truncated.
+    """
     shown = without_invisible(without_decorations(answer_extraction.visible_text(text)))
     data = structured_answer(shown)
     if data is not NO_OBJECT:
@@ -188,7 +191,10 @@ def find_short_answer(text: str) -> str | None:
 
 
 def compare_short_answers(found: str, target: str) -> bool | None:
-    """Return whether the answer is the target, as words, yes or no, or number; None if unclear."""
+    """Return whether the answer is the target as words, list, yes or no, day or number.
+
+    Return None if that is unclear.
+    """
     if "." in target and _DECIMAL_COMMA.fullmatch(found):
         found = found.replace(",", ".")
     found = _ABOUT.sub("", found.strip())
@@ -205,7 +211,7 @@ def compare_short_answers(found: str, target: str) -> bool | None:
 
 
 def normal_words(text: str) -> str:
-    """Return the letters and digits in one form, without article, accents and marks."""
+    """Return letters, digits and mathematical signs in one form, without article and accents."""
     text = plain_digits(_COMMAND.sub(r"\1", without_invisible(text))).translate(_LETTERS)
     text = _POWER.sub(
         lambda found: f"^{plain_digits(unicodedata.normalize('NFKD', found[0]))}", text
@@ -223,7 +229,7 @@ def normal_words(text: str) -> str:
 
 
 def _changes_value(sign: str) -> bool:
-    """Return whether a sign is part of the value, as a minus or a root is and a bracket is not."""
+    """Return whether a sign is part of the value: a minus or a root, but not a bracket."""
     is_symbol = unicodedata.category(sign) == "Sm" and sign not in _ORNAMENTS
     return sign in _KEPT_SIGNS or is_symbol
 
@@ -247,7 +253,7 @@ def _shares_currency(found: str, target: str) -> bool:
 
 
 def _compare_truth(found: str, *, is_true: bool) -> bool | None:
-    """Return whether an answer says yes or no, as wanted; None if it says neither or both."""
+    """Return whether an answer says yes if `is_true`, else no; None if it says neither or both."""
     match = _TRUTH.fullmatch(" ".join(found.casefold().split()).strip(" *_`.!\"'"))
     if match is None:
         return None
@@ -271,10 +277,7 @@ def _parse_quantity(text: str) -> tuple[Fraction, str] | None:
 
 
 def _is_same_quantity(found: str, target: str) -> bool | None:
-    """Return whether two quantities are the same; None if unclear.
-
-    A target with decimals or a unit may be rounded.
-    """
+    """Return whether two quantities are the same; None if unclear."""
     measures = [parse_measure(normalize_latex(text)) for text in (target, found)]
     if any(one and one[2] > 1 for one in measures):
         return len({one and one[:2] for one in measures}) == 1 or None
@@ -344,7 +347,6 @@ def _is_maths(text: str) -> bool:
 
 
 def _is_numeric(form: forms.Form) -> bool:
-    """Return whether a form is made of numbers alone."""
     if isinstance(form, forms.SequenceForm):
         return bool(form.items) and all(map(_is_numeric, form.items))
     if isinstance(form, forms.EquationForm):

@@ -1,13 +1,13 @@
 """Grades whether answers follow instructions of format: the 25 kinds of IFEval, each a rule.
 
 Zhou et al., "Instruction-Following Evaluation for Large Language Models" (arXiv 2311.07911),
-section 2 and table 1, strict accuracy: the answer is checked as it is.
+section 2 and table 1, strict accuracy: the answer is checked as it is, without thoughts.
 
 Deviations
 - Sentences end at `.`, `!` or `?` before a space or the end, and words in capitals are found by a
   pattern; no model splits the text.
 - The language is detected from the script, and among languages of one script from their most common
-  words. If these do not decide, or the required language is unknown, the grade is undecided.
+  words or, for Chinese, from characters. If these do not decide, or the required language is unknown, the grade is undecided.
 - The instructions on case do not check that the answer is in English.
 """
 
@@ -33,7 +33,7 @@ _SCRIPT_LANGUAGES = {
     "DEVANAGARI": ("hi", "mr", "ne"), "ARABIC": ("ar", "fa", "ur"), "CYRILLIC": ("ru", "bg", "uk"),
     "HIRAGANA": ("ja",), "KATAKANA": ("ja",), "CJK": ("zh", "zh-cn", "zh-tw", "ja"),
 }  # fmt: skip
-"""The languages of each script; common words decide between several."""
+"""The languages of scripts other than Latin."""
 _COMMON_WORDS = {
     "en": "the of and to in is that it for was with as are this be have not you they from",
     "de": "der die und das ist nicht ein eine zu den von mit auf für sich es dem im auch wir",
@@ -72,11 +72,11 @@ _KANA_EXPECTED = 15
 """A text of at least this many Han characters and without kana is not Japanese."""
 _MIN_LETTERS, _MIN_SHARE, _MIN_WORDS = 8, 0.5, 2
 """Minimum number of letters of a text, share of its letters in one script, and number of common
-words; below these, the language is unknown."""
+words, for its language to be detected."""
 
 
 def find_language(text: str) -> frozenset[str] | None:
-    """Return the ISO 639-1 codes of the languages that the text may be in; None if unknown."""
+    """Return the languages, as in `KNOWN_LANGUAGES`, that the text may be in; None if unknown."""
     scripts = Counter(_script_of(letter) for letter in text if letter.isalpha())
     total = sum(scripts.values())
     if total < _MIN_LETTERS:
@@ -107,7 +107,7 @@ def _han_languages(text: str, count: int) -> frozenset[str]:
 
 
 def _likely_languages(text: str, codes: tuple[str, ...]) -> frozenset[str]:
-    """Return the language with the most frequent common words; all if none is ahead."""
+    """Return the language with the most common words in the text; all `codes` if unclear."""
     if len(codes) == 1:
         return frozenset(codes)
     words = Counter(word.strip(".,;:!?،؛؟।()«»\"'") for word in text.casefold().split())
@@ -117,7 +117,7 @@ def _likely_languages(text: str, codes: tuple[str, ...]) -> frozenset[str]:
 
 
 def _latin_language(text: str) -> frozenset[str] | None:
-    """Return the language with the most frequent common words; None if none is ahead."""
+    """Return the language with the most common words in the text; None if unclear."""
     return _most_frequent(Counter(re.findall(r"\w+", text.casefold())), _COMMON_WORDS)
 
 
@@ -189,7 +189,6 @@ class InstructionsGrader:
 
 
 def _check_relations(name: str, arguments: Arguments) -> None:
-    """Raise `SourceError` if the instruction names an unknown comparison."""
     for argument, value in arguments.items():
         if argument.endswith("relation") and value not in _RELATIONS:
             known = ", ".join(_RELATIONS)

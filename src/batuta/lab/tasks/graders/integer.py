@@ -42,8 +42,8 @@ _DENIED = re.compile(
 class IntegerGrader:
     """Scores 1 if the marked answer or the last line is the target integer, else 0.
 
-    An answer is marked by a box, `<answer>`, `####` or "the answer is". A sentence counts if it
-    has one integer, alone or after its last equals sign.
+    An answer is marked by a box, `<answer>`, `####` or "the answer is". A sentence counts if its
+    only number, or the only one after its last equals sign, is an integer.
     """
 
     async def grade(self, answer: str, target: str) -> Grade:
@@ -69,7 +69,7 @@ def _is_denied(text: str) -> bool:
 
 
 def parse_integer(text: str) -> int | None:
-    """Return the integer in `text`, such as `1,000`, `x = 18`, `$18 a day`; None if none."""
+    """Return the integer in `text`, such as `1,000`, `x = 18`, `$18 a day`; None if unclear."""
     if len(text) > MAX_SHOWN:
         return None
     if (plain := read_plain_number(text.strip(_MARKS))) is not None:

@@ -116,7 +116,7 @@ class JudgeFallbackGrader:
 
 
 def _parse_score(text: str) -> float | None:
-    """Return the grade in the last line with one after any thoughts; None if unsure or missing."""
+    """Return the last grade after any thoughts; None if it is unsure, missing or above 1."""
     found: list[str] = _GRADE.findall(answer_extraction.visible_text(text))
     if not found or found[-1].casefold() == "unsure":
         return None

@@ -40,7 +40,7 @@ def _base_subscript(found: re.Match[str]) -> str:
 
 
 def _scale_factor(found: re.Match[str]) -> str:
-    r"""Return `\times10^{6}` for `million`, with the beginning of the text that it is in."""
+    r"""Return `\times10^{6}` for `million`, followed by the `\text{` before the word, if any."""
     zeros = len(str(SCALES[found[2].casefold()])) - 1
     return f"\\times10^{{{zeros}}}{found[1] or ' '}"
 
@@ -204,7 +204,6 @@ def _rewrite_roots(text: str) -> str:
 
 
 def _closing_bracket(text: str, at: int) -> int | None:
-    """Return the index at which the round bracket at `at` is closed; None if it is not."""
     depth = 0
     for index in range(at, len(text)):
         depth += (text[index] == "(") - (text[index] == ")")

@@ -51,7 +51,7 @@ def without_invisible(text: str) -> str:
 
 
 def as_latin(text: str, *, circled: bool = True) -> str:
-    """Return `text` with option letters of other scripts, circled or squared as Latin letters.
+    """Return `text` in NFKC, with Latin letters for option letters of other scripts and shapes.
 
     The Cyrillic letter that looks like B is read as B only in Latin text; elsewhere it may be the
     third option, and is left unchanged. Struck-out text is removed. With `circled`, ② is read as B.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 MAX_SHOWN = 400
-"""Maximum number of characters of an answer, or of a reason, that a grade keeps."""
+"""Number of characters to which most graders shorten the answer or reason in a grade."""
 
 MAX_LENGTH = 4096
 """Maximum number of characters of an answer."""

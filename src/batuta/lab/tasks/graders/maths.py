@@ -18,7 +18,7 @@ from batuta.language import answer_extraction
 from batuta.language.answer_extraction import without_decorations
 
 MAX_VALUE = 200
-"""Maximum length of a value, in characters."""
+"""Maximum length of a value, or of a sentence that concludes it, in characters."""
 
 _STATEMENT = re.compile(
     r"\b(?:final\s+)?(?:answer|result)(?![a-z])(?P<gap>[^.:=\n$]{0,60}?)(?:\*\*)?"
@@ -71,8 +71,8 @@ _BOUND = re.compile(
 def concluded_value(text: str) -> str | None:
     """Return the value that ends a text, as in "… Therefore the number of ways is 12".
 
-    Without a concluding word, the sentence must be the whole text. The result is None if the
-    sentence has another value, hedges, denies or asks.
+    Without a concluding word, the sentence must be the whole text. The result is None if no value
+    ends the text, or if the sentence has another value, hedges, denies or asks.
     """
     sentences = [each for each in _SENTENCE.split(text.strip()) if each.strip()]
     if not sentences or len(sentences[-1]) > MAX_VALUE:
@@ -90,7 +90,7 @@ def concluded_value(text: str) -> str | None:
 
 
 def stated_value(text: str) -> str | None:
-    """Return the value after the last "the answer is" or "Answer:" in `text`; None if unclear."""
+    """Return the value after the last "the answer is" or the like; None if none, or if unclear."""
     announced = list(_STATEMENT.finditer(text))
     if not announced or _is_doubted(text, announced[-1]):
         return None
@@ -112,7 +112,6 @@ def _is_doubted(text: str, found: re.Match[str]) -> bool:
 
 
 def _split_value(tail: str) -> tuple[str, str]:
-    """Return the announced value and the text after it."""
     if enclosed := _MATH_OR_BOLD.match(tail):
         inner = next(filter(None, enclosed.groups()))
         return inner, tail[enclosed.end() :]
@@ -151,8 +150,8 @@ def split_parenthetical(text: str) -> tuple[str, str] | None:
         text: in the form that `normalize_latex` returns.
 
     Returns:
-        The answer, and its other form or "" for a remark; None if nothing is in brackets, or if
-        their content may be a factor or change the answer.
+        The answer, and its other form or "" for a remark; None if nothing is in brackets, the text
+        is too long, or the content may be a factor or change the answer.
     """
     if len(text) > _MAX_LENGTH or not text.endswith((")", ")}")):
         return None
@@ -202,12 +201,13 @@ class _NeedsAlgebraError(Exception):
 
 @final
 class MathsGrader:
-    r"""Scores the expression in the last `\boxed{}`: 1 for the target in any form, else 0.
+    r"""Scores 1 if the answer is the target in any mathematical form, else 0.
 
-    The score is undecided (None) if the comparison took too long or too much memory. Without a box,
-    the answer is read from JSON, `<answer>` or `####`, or is a value that is announced as the
-    answer or concluded by the last sentence and neither hedged nor retracted, or it is the whole
-    text. If the last box is incomplete, the answer is wrong.
+    The score is undecided (None) if the comparison took too long or too much memory. The answer is
+    read from a JSON object, else from the last `\boxed{}`. Without a box it is read from `<answer>`
+    or `####`, or is a value that is announced as the answer or concluded by the last sentence and
+    neither hedged nor retracted, or a text of one short line. If the last box is incomplete, the
+    answer is wrong.
     """
 
     def __init__(self, pool: MathsPool, question: str = "") -> None:
@@ -224,7 +224,7 @@ class MathsGrader:
         """Return the grade of `answer`; comparisons that need algebra run in another process."""
         found = find_maths_answer(answer)
         if found is None:
-            return Grade(0.0, None, "no box, or the last one is incomplete")
+            return Grade(0.0, None, "no clear answer, or the last box is incomplete")
         if reason := limit_violation(found):
             return Grade(0.0, found[:MAX_SHOWN], reason)
         verdict = await self._compare(found, target)

@@ -6,7 +6,7 @@ import re
 from fractions import Fraction
 
 ROUNDING_DISTANCE = Fraction(1, 10**6)
-"""Relative error of a number that is rounded to six digits."""
+"""Maximum relative error of a decimal that counts as rounded."""
 
 MAX_EXPONENT = 400
 """Maximum absolute value of an exponent."""
@@ -23,7 +23,7 @@ _NUMBER = re.compile(
 )
 
 _COMMA = re.compile(r"-?0,\d+")
-"""Matches a decimal comma: neither thousands nor a list begins with a lone zero."""
+"""Matches a number with a decimal comma: no number with thousands begins with a lone zero."""
 
 
 _MAX_LENGTH = 1000
@@ -31,10 +31,11 @@ _MAX_LENGTH = 1000
 
 
 def parse_number(text: str) -> Fraction | None:
-    r"""Read `text`, in the form that `normalize_latex` returns, as a number; None if it is not one.
+    r"""Read `text`, in the form that `normalize_latex` returns, as a number.
 
     The function reads integers with thousands separators, decimals, repeating decimals, fractions,
-    mixed numbers, powers of integers, and `3\times10^8`.
+    mixed numbers, powers of integers, and `3\times10^8`. It returns None for other texts, for a
+    division by zero, and if the text or an exponent exceeds its limit.
     """
     if len(text) > _MAX_LENGTH:
         return None
@@ -100,7 +101,8 @@ def _repeating_decimal(head: str, cycle: str) -> Fraction:
 def is_same_number(target: Fraction, answer: Fraction) -> bool:
     """Return whether the answer is the target.
 
-    If only one of the two is a finite decimal, it may round the other to six digits.
+    If only one of the two is a finite decimal, they may differ by `ROUNDING_DISTANCE` times the
+    target, but by less than one unit in the decimal's last place.
     """
     if target == answer:
         return True

@@ -37,7 +37,7 @@ class QuestionTests:
 
 @lru_cache(maxsize=512)
 def find_question_tests(question: str) -> QuestionTests | None:
-    """Return the tests that the question shows; None if none of them can be run."""
+    """Return the tests that the question shows; None if there are none."""
     lines = [line.strip() for line in question.splitlines()]
     found = dict.fromkeys((*filter(_is_assertion, lines), *_example_assertions(question)))
     if not found:
@@ -82,7 +82,7 @@ class QuestionTestRunner:
     async def __call__(self, question: str, answer: str) -> bool | None:
         """Return whether the program in the answer passes the tests that the question shows.
 
-        Return None if it shows none, or if no sandbox could run them.
+        Return None if it shows none, or if the sandbox failed.
         """
         tests = find_question_tests(question)
         if tests is None:

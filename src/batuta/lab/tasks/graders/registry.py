@@ -35,14 +35,14 @@ from batuta.lab.tasks.graders.schema import JsonSchemaGrader
 async def grade_answer(
     grade: Callable[[Task, str], Awaitable[Grade]], task: Task, answer: str
 ) -> Grade:
-    """Return the grade that `grade` gives; if it fails, an undecided grade with the reason.
+    """Return the grade by `grade`; undecided, with the reason, if it fails or is not in [0, 1].
 
     Cancellation and `KeyboardInterrupt` pass through; a `SystemExit`, which a library may raise,
     does not.
 
     Raises:
-        ConfigError: the grader needs an extra, a sandbox or a judge that is missing, so every
-            answer would fail.
+        ConfigError: the grader is unknown, or needs an extra, a sandbox or a judge that is missing,
+            so every answer would fail.
     """
     try:
         found = await grade(task, answer)
@@ -65,7 +65,10 @@ def describe_error(error: BaseException) -> str:
 
 @final
 class GraderRegistry:
-    """Graders by name, and the resources they share: a comparison process, a sandbox, a judge."""
+    """Graders by name, and the resources they share: a comparison process, a sandbox, a judge.
+
+    As a context manager it ends the comparison process on exit; sandbox and judge are the caller's.
+    """
 
     def __init__(self, *, sandbox: CodeRunner | None = None, judge: Client | None = None) -> None:
         """Take the shared resources; nothing is started yet.
@@ -127,7 +130,7 @@ class GraderRegistry:
             ) from None
 
     async def grade(self, task: Task, answer: str) -> Grade:
-        """Return the grade of an answer by the task's grader; `grade_answer` catches its errors."""
+        """Return the grade of an answer by the task's grader; call it through `grade_answer`."""
         return await self.grader_for(task).grade(answer, task.target)
 
     def _free_form_grader(self, task: Task) -> Grader:

@@ -23,7 +23,8 @@ class JsonSchemaGrader:
         """Take the schema; its references to other documents are not fetched.
 
         Raises:
-            SourceError: the schema is not a JSON schema, is too large, or takes too long to check.
+            SourceError: the schema is not a JSON schema or too large, or it cannot be checked in
+                time.
         """
         try:
             self._validator = JsonValidator(schema)
@@ -35,7 +36,7 @@ class JsonSchemaGrader:
         """Return the grade of `answer`; the target is ignored, since the schema decides.
 
         Raises:
-            SourceError: checking the answer takes too long.
+            SourceError: the answer cannot be checked in time.
         """
         shown = answer_extraction.visible_text(answer, MAX_LENGTH).strip()
         text = strip_code_fence(shown)

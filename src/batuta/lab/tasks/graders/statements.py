@@ -150,11 +150,11 @@ def ends_in_doubt(text: str) -> bool:
 
 
 def first_sentence(text: str) -> str:
-    """Return `text` up to the end of its sentence or line."""
+    """Return `text` up to the end of its first sentence or line."""
     return SENTENCE_END.split(text, maxsplit=1)[0]
 
 
 def is_question(text: str) -> bool:
-    """Return whether the first sentence of `text` ends in a question mark."""
+    """Return whether the first sentence or line of `text` ends in a question mark."""
     ended = SENTENCE_END.search(text)
     return ended is not None and ended[0] == "?"

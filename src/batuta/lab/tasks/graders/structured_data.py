@@ -35,18 +35,17 @@ _MAX_DEPTH = 4
 
 
 def structured_answer(text: str, keys: re.Pattern[str] = ANSWER_KEYS) -> Any:
-    """Return the answer in a JSON object: all of `text`, its last code block or last line.
+    """Return the answer in a JSON object: all of `text`, its last code block or its last lines.
 
     Returns:
-        A string, number or boolean, or a list of them; None if it is unclear which value of the
-        object is the answer; `NO_OBJECT` if there is no object.
+        A value that is not an object; None if it is unclear which value of the object is the
+        answer; `NO_OBJECT` if there is no object.
     """
     value = _find_object(text)
     return NO_OBJECT if value is NO_OBJECT else _answer_in(value, keys, 0)
 
 
 def _find_object(text: str) -> Any:
-    """Return the object that is the whole text, its last code block or its last lines."""
     shown = text.strip()
     blocks = _CODE_BLOCK.findall(shown[-MAX_LENGTH:])
     values = (_parse_object(part.strip()) for part in (shown, *blocks[-1:], _last_object(shown)))
@@ -68,7 +67,7 @@ def is_same_object(text: str, target: str) -> bool | None:
 def is_same_value(expected: JSON, value: JSON, tolerance: float = 0.0) -> bool:
     """Return whether two values are the same; `1.0` is `1`, but neither is `true`.
 
-    A number with decimals may be off by the tolerance, relatively or absolutely.
+    If one of two numbers is a float, they may differ within the tolerance, as in `is_within`.
     """
     if isinstance(expected, list) and isinstance(value, list):
         pairs = zip(expected, value, strict=False)
@@ -88,7 +87,10 @@ def is_same_value(expected: JSON, value: JSON, tolerance: float = 0.0) -> bool:
 
 
 def is_within(expected: float, value: float, tolerance: float) -> bool:
-    """Return whether two numbers are equal, or within the tolerance if one of them is a float."""
+    """Return whether two numbers are equal, or near each other if one of them is a float.
+
+    They may differ by `tolerance`, times the size of the expected number if that is over 1.
+    """
     if expected == value or not (isinstance(expected, float) or isinstance(value, float)):
         return expected == value
     try:
@@ -99,7 +101,7 @@ def is_within(expected: float, value: float, tolerance: float) -> bool:
 
 
 def as_text(value: Any) -> str | None:
-    """Return a string, number or boolean, or a list of these, as text; None for other values."""
+    """Return a string, number or boolean, or a nonempty list of them, as text; else None."""
     if isinstance(value, str | int | float):
         return str(value)
     if isinstance(value, list):
@@ -109,7 +111,7 @@ def as_text(value: Any) -> str | None:
 
 
 def _last_object(text: str) -> str:
-    """Return the text from the last line that begins with a brace; "" if none, or if it may be TeX."""
+    """Return the text from the last line that begins with a brace; "" if none or if maybe TeX."""
     if not text.endswith("}") or "\\" in text[-MAX_LENGTH:]:
         return ""
     start = text.rfind("\n{")

@@ -61,7 +61,7 @@ _EXTRACTION_CONFIG = LatexExtractionConfig(
 
 
 def is_same_expression(target: str, answer: str, near: float = 0.0) -> bool:
-    """Return whether two LaTeX expressions are the same; False if one cannot be read.
+    """Return whether two LaTeX expressions are the same; False if one is unreadable or too large.
 
     With `near`, two numbers are the same up to this relative distance.
     """
@@ -85,7 +85,7 @@ def is_same_expression(target: str, answer: str, near: float = 0.0) -> bool:
 
 
 def _is_rounded(distance: Any, text: str) -> bool:
-    """Return whether a distance is a rounding to six digits and to the decimals of the text."""
+    """Return whether a distance may come from rounding the decimals of the text."""
     whole = _parse_latex(text)
     changed = (
         f"{text[: found.start()]}{Decimal(found[0]) + Decimal(1).scaleb(-len(found[1])):f}{text[found.end() :]}"
@@ -169,7 +169,7 @@ def _relative_distance(expected: Any, given: Any) -> Any:
 
 
 def _point_for(*expressions: Any, number: int = 0) -> dict[Any, Any]:
-    """Return a value for each variable that depends only on its name and the point's number."""
+    """Return a value for each variable, which depends only on the variable's name and `number`."""
     names = set().union(*(one.free_symbols for one in expressions))
     return {symbol: _value_of(f"{symbol.name}{number or ''}") for symbol in names}
 
@@ -195,7 +195,7 @@ def _number_at(expression: Any, point: dict[Any, Any]) -> Any:
 
 
 def _is_only_near(expected: Any, given: Any) -> bool:
-    """Return whether two relations, sets or tuples differ by so little that math-verify rounds it."""
+    """Return whether two relations, sets or tuples differ by less than math-verify notices."""
     if _has_float(expected) or _has_float(given):
         return False
     if isinstance(expected, Relational) and isinstance(given, Relational):

@@ -35,7 +35,7 @@ _HALF_DAY = 12
 
 
 def several_units(text: str) -> tuple[str, Fraction] | None:
-    """Return the kind and the size, in the smallest unit, of a quantity such as `2 h 30 min`.
+    """Return the kind and the size, in the kind's smallest unit, of a quantity like `2 h 30 min`.
 
     Return None for a text that is not a quantity in several units.
     """
@@ -44,7 +44,7 @@ def several_units(text: str) -> tuple[str, Fraction] | None:
 
 
 def parse_measure(text: str) -> tuple[str, Fraction, int] | None:
-    """Return the kind, the size in the smallest unit, and the number of parts of a quantity.
+    """Return the kind, the size in its smallest unit, and the number of parts of a quantity.
 
     Return None if the text is not a quantity in these units.
     """
@@ -74,7 +74,7 @@ def _part_amount(part: re.Match[str]) -> Fraction:
 
 
 def is_same_time(target: str, answer: str) -> bool | None:
-    """Return whether two times of day are the same; None unless the target is a definite time."""
+    """Return whether two times of day are the same; None if undecided or the target is no time."""
     wanted = _CLOCK.fullmatch(target.strip()) if len(target) <= _MAX_LENGTH else None
     if wanted is None or not wanted[3]:
         return _is_same_in_halves(wanted, answer) if wanted and wanted[2] else None

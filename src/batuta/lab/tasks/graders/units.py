@@ -62,7 +62,7 @@ class OtherKindError(Exception):
 
 
 def split_unit(text: str) -> tuple[str, str]:
-    """Split text in the form that `normalize_latex` returns into a value and its unit ("": none)."""
+    """Split a text from `normalize_latex` into a value and its unit; "" stands for no unit."""
     found = _BEHIND.fullmatch(text) if len(text) <= MAX_VALUE else None
     if found is None or not found["value"] or _ANGLE_OF.search(found["value"]):
         return text, ""
@@ -94,7 +94,7 @@ def pint_spelling(unit: str) -> str:
 
 
 def is_known_unit(unit: str) -> bool:
-    """Return whether pint knows the unit; it does not know the names of things that are counted."""
+    """Return whether pint knows the unit; the names of counted things are unknown."""
     return _parse_unit(unit) is not None if unit else False
 
 
@@ -102,7 +102,7 @@ def convert_value(value: Fraction | int, source: str, target: str) -> Fraction |
     """Return `value` in another unit, exactly except for angles; None if a unit is unknown.
 
     Raises:
-        OtherKindError: the units measure different things.
+        OtherKindError: the units measure different things, or one is logarithmic.
     """
     here, there = _parse_unit(source), _parse_unit(target)
     if here is None or there is None:
@@ -132,7 +132,7 @@ def _dimensionless_kind(unit: Any) -> str:
 
 @lru_cache(maxsize=1024)
 def _parse_unit(unit: str) -> Any:
-    """Return pint's unit; None if pint knows no such unit, or the name is unsafe to parse."""
+    """Return pint's unit; None if it is unknown or unsafe to parse, or pint is not installed."""
     name = pint_spelling(unit)
     if not _SAFE.fullmatch(name) or _COSTLY.search(name):
         return None

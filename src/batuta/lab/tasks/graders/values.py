@@ -167,7 +167,7 @@ def _is_same_kind(target: str, answer: str) -> bool:
 
 
 def _is_same_written(target: str, answer: str, wanted: Fraction, given: Fraction) -> bool:
-    """Return whether two numbers are the same, or one rounds the other; an integer never does."""
+    """Return whether two numbers are the same, or neither is whole and one rounds the other."""
     if _WHOLE.fullmatch(target) or _WHOLE.fullmatch(answer):
         return wanted == given
     return is_same_number(wanted, given)

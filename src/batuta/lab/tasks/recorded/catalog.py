@@ -104,14 +104,15 @@ def load_recorded(
 
     Args:
         name: a set such as `reasoning_gym/hard`, a packaged record, or the path of an outcomes
-            file. Of a packaged record or a file, only the questions that every chosen model
-            answered are kept.
+            file. A packaged record or a file keeps only the questions that every chosen model
+            answered.
         folder: the data folder; None: the configured folder.
         with_texts: whether to load the replies too, which are large.
         models: the models to load; empty: all.
 
     Raises:
-        SourceError: there is no such set or model, or its files are missing or malformed.
+        SourceError: there is no such set or model, its files are missing or malformed, or no
+            question is kept.
     """
     if path := find_outcomes_file(name):
         own = read_own_record(path, with_texts=with_texts).select(models=models or None)

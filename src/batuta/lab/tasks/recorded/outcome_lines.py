@@ -6,7 +6,7 @@ The shortest line is:
 
 A question may also have `id`, `family` and `target` (the correct answer). `question` may be left
 out if `id` is that of a benchmark's question (`gsm8k/81817ecac799`): the text is read from the data
-folder, or replaced by the id if the benchmark is not there.
+folder, or is the id if the question is not there or is private.
 
 Instead of `score` a worker may have `scores`, one per run (null if ungraded), with as many
 `answers` (extracted, null if none) and `replies` (full texts). `runs` is the number of runs of
@@ -89,7 +89,7 @@ class OutcomeCollector:
     )
     """The runs of each worker, by the key of the question as in `facts`."""
     differing: int = 0
-    """Number of runs whose question has a known id but another text."""
+    """Number of runs whose question has a known id, but not the text that is kept for it."""
     left_out: list[str] = field(default_factory=list[str])
     """Descriptions of the runs with a score of NaN or infinity, which is not a grade."""
 
@@ -166,7 +166,6 @@ def read_outcome_lines(path: Path) -> tuple[OutcomeLine, ...]:
 
 
 def _with_questions(lines: Sequence[OutcomeLine]) -> tuple[OutcomeLine, ...]:
-    """Fill in missing question texts from the data folder, or with the ids."""
     texts = find_texts(line.id for line in lines if not line.question)
     return tuple(
         line
@@ -182,8 +181,8 @@ def parse_outcome_line(row: Row) -> OutcomeLine:
     Raises:
         KeyError: the line has neither question nor id, it has no workers, or a worker has no score.
         TypeError: a field has another form.
-        ValueError: a score is not in [0, 1], another number is negative or not finite, `runs` is
-            below 1, or lists are of different lengths.
+        ValueError: a number cannot be read, a score is not in [0, 1], another number is negative
+            or not finite, `runs` is below 1, or lists are of different lengths.
     """
     workers = _as_object(row["workers"], "the field workers")
     question = "" if "question" not in row and row.get("id") else row["question"]

@@ -84,7 +84,7 @@ class RecordedOutcomes:
     """The task family of each question."""
     models: tuple[str, ...]
     scores_qms: NDArray[np.float32]
-    """Scores in [0, 1]; NaN if no answer was recorded."""
+    """Scores in [0, 1]; NaN if no answer was recorded or graded."""
     solved_from: float | None = None
     """The score from which the credit is 1, and below which 0; None if the score is the credit."""
     answers_qms: NDArray[np.int32] | None = None
@@ -128,7 +128,7 @@ class RecordedOutcomes:
 
     @property
     def credit_qms(self) -> NDArray[np.float32]:
-        """The credit of each answer, in [0, 1]; NaN if no answer was recorded."""
+        """The credit of each answer, in [0, 1]; NaN without a score."""
         if self.solved_from is None:
             return self.scores_qms
         solved = (self.scores_qms >= self.solved_from).astype(np.float32)
@@ -137,7 +137,7 @@ class RecordedOutcomes:
     def credit_qm(self, sample: int | None = 0) -> NDArray[np.float32]:
         """Return the credit of one sample of each model; with None, the mean over samples.
 
-        A missing answer has credit 0; the mean is over the recorded answers.
+        A missing score has credit 0. The mean is over the known scores, and 0 if there are none.
         """
         if sample is not None:
             return np.nan_to_num(self.credit_qms[:, :, sample])
@@ -185,7 +185,7 @@ class RecordedOutcomes:
         return float(known.mean()) if with_credit.any() else 1.0
 
     def drop_incomplete(self) -> RecordedOutcomes:
-        """Return the record of the questions for which every model has a first sample."""
+        """Return the record of the questions of which every model has a score for sample 0."""
         missing = np.isnan(self.scores_qms[:, :, 0]).sum(axis=1)
         return self.select(np.flatnonzero(missing == 0))
 
@@ -226,7 +226,7 @@ class RecordedOutcomes:
         )
 
     def recorded_samples(self, q: int, m: int) -> list[int]:
-        """Return the indices of the recorded samples of a question and model."""
+        """Return the indices of the samples of a question and model that have a score."""
         scores: list[float] = self.scores_qms[q, m].tolist()
         return [s for s, score in enumerate(scores) if not math.isnan(score)]
 
@@ -264,7 +264,7 @@ class RecordedOutcomes:
         return f"{self.name}, {self.tasks[q].id}, {self.models[m]}, sample {s}"
 
     def grade(self, task: Task, answer: str) -> Grade:
-        """Return the recorded grade of a reply of this record; any other text is undecided."""
+        """Return the recorded grade of a reply of this record; other texts are undecided."""
         stated = answer.strip()
         for q in self.positions.get(task.question.strip(), ()):
             index = _reply_positions(self, q).get(hash(stated))
@@ -275,7 +275,7 @@ class RecordedOutcomes:
     def credit_at(self, index: SampleIndex) -> float:
         """Return the credit of the answer at question, model and sample.
 
-        Without a recorded answer it is NaN, or 0 if the record has a threshold.
+        Without a score it is NaN, or 0 if the record has a threshold.
         """
         score = float(self.scores_qms[index])
         return score if self.solved_from is None else float(score >= self.solved_from)

@@ -24,7 +24,7 @@ PACKAGED_RECORDS = {"real-benchmarks": "real_benchmarks.jsonl.gz"}
 
 
 def find_outcomes_file(name: str) -> Path | None:
-    """Return the path of a packaged record or of a `.jsonl` file; None for another name."""
+    """Return the path of a packaged record or of an outcomes file; None for another name."""
     if name in PACKAGED_RECORDS:
         return Path(__file__).parent / PACKAGED_RECORDS[name]
     return Path(name) if SUFFIX in Path(name).suffixes[-2:] else None

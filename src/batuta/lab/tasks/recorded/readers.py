@@ -89,7 +89,7 @@ class OutcomeCube:
     def arrange(self, values: NDArray[Any], missing: float, dtype: type[Any]) -> NDArray[Any]:
         """Return a column's values as an array over questions, models and samples.
 
-        Of rows with the same three, the first is used. Places without a value get `missing`.
+        If several rows have the same place, the first is used. Places without a row get `missing`.
         """
         cube = np.full(self._shape, missing, dtype)
         cube.reshape(-1)[self._flat] = np.nan_to_num(values[self._first], nan=missing)
@@ -116,7 +116,7 @@ _REASONING_GYM_THRESHOLD = 0.99
 
 
 def read_reasoning_gym(folder: Path, part: str) -> RecordedOutcomes:
-    """Read `easy` (three samples of most models) or `hard`: the questions that all answered."""
+    """Read `easy` (three samples of most models) or `hard`: questions that all models answered."""
     table = ParquetTable(folder / "outcomes.parquet")
     questions = table.names("query_id")
     is_of_part = [name.startswith(f"{part}/") for name in questions.values]
@@ -143,7 +143,7 @@ def read_reasoning_gym(folder: Path, part: str) -> RecordedOutcomes:
 
 
 def read_mmlu_pro(folder: Path, part: str) -> RecordedOutcomes:
-    """Read `seven` or `all` 32 models: the questions that they got in one wording and answered."""
+    """Read `seven` or `all` (32 models): questions that all got in one wording and answered."""
     table = ParquetTable(folder / "outcomes.parquet", [("same_question", "==", 1)])
     cube = OutcomeCube(table.names("query_id"), table.names("model"))
     answers = table.names("answer")
@@ -245,7 +245,6 @@ def _make_task(id_: str, question: str, target: object, tags: Sequence[str] = ()
 
 
 def _read_questions(folder: Path) -> dict[str, Row]:
-    """Return the rows of the questions by id."""
     return {str(row["query_id"]): row for row in read_rows(folder / "queries.jsonl.zst")}
 
 
@@ -331,7 +330,7 @@ def read_routerdc(folder: Path, part: str) -> RecordedOutcomes:
 
 
 def read_llmrouter(folder: Path, part: str) -> RecordedOutcomes:
-    """Read `train` or `test`; a family is a cluster of questions if the record has one."""
+    """Read `train` or `test`; a family is a cluster of questions if the set has clusters."""
     return _read_split(f"llmrouter/{part}", folder, lambda split: split == part)
 
 

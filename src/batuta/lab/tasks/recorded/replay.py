@@ -72,7 +72,8 @@ class RecordedModelClient:
 
     Requests for a question with equal seeds get the same sample; requests with different seeds, or
     without a seed, never do. The seed modulo the number of samples selects the sample; if it is
-    used, the next unused sample is taken. If all are used, a request with a new seed is an error.
+    used, the next unused sample is taken. If all are used, a request that is not a repetition is an
+    error.
     """
 
     def __init__(self, pool: ReplayPool, model: int) -> None:

@@ -1,8 +1,8 @@
 """Splits a record's questions into training, calibration and test.
 
-In a random split, a question's part depends only on the seed and its text, so it stays the same
-when a record is filtered. Questions that differ only in case, spaces and punctuation are in one
-part, which depends on the alphabetically first of their texts.
+In a random split, a question's part depends only on the seed and its text (or its id if texts may
+be missing), so it stays the same when a record is filtered. Questions that differ only in case,
+spaces and punctuation are in one part, which depends on the alphabetically first of their texts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LEFT_OUT = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuestionSplit:
-    """The indices of the questions in each part."""
+    """The indices of the questions in each part, in ascending order."""
 
     train: Integers
     calibration: Integers
@@ -73,11 +73,7 @@ def _question_keys(record: RecordedOutcomes) -> list[str]:
 
 
 def _drawn_texts(record: RecordedOutcomes) -> list[str]:
-    """Return the texts that decide the parts of the questions.
-
-    If question texts may be missing, these are the ids, so that the split is the same with and
-    without them.
-    """
+    """Return the texts that decide the questions' parts, or the ids if texts may be missing."""
     tasks = record.tasks
     return [str(task.id) if record.is_drawn_by_id else task.question for task in tasks]
 

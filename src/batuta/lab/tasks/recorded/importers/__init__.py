@@ -25,6 +25,7 @@ class OutcomeFormat:
 
     read: Importer
     about: str
+    """A description for messages and help texts."""
     licence: str
     """The conditions under which the outcomes may be passed on."""
     endings: tuple[str, ...]

@@ -27,7 +27,7 @@ METRICS = ("exact_match", "acc", "acc_norm", "pass@1", "pass_at_1", "f1", "mcc_s
 def import_harness_samples(
     paths: tuple[Path, ...], collector: OutcomeCollector, worker: str
 ) -> None:
-    """Add every sample of every file.
+    """Add the samples of the files.
 
     Files with other names are skipped. `worker` is the model that answered; empty: the folder's
     name.
@@ -85,7 +85,7 @@ def _first_text(found: Any) -> str | None:
 
 
 def _doc_question(row: Row) -> str:
-    """Return the question without examples and template; empty if the document has none."""
+    """Return the question with its options, without examples and template; empty if none."""
     doc = cast("Row", row.get("doc") or {})
     options: Any = doc.get("choices") or doc.get("options")
     asked = doc.get("question") or doc.get("problem")
@@ -97,7 +97,6 @@ def _doc_question(row: Row) -> str:
 
 
 def _request_prompts(arguments: Any) -> list[str]:
-    """Return the prompts of all requests about one document."""
     if isinstance(arguments, Mapping):
         each = cast("Mapping[str, Row]", arguments).values()
         return [_as_text(one["arg_0"]) for one in each]

@@ -42,7 +42,7 @@ _GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 
 
 def import_inspect_logs(paths: tuple[Path, ...], collector: OutcomeCollector, worker: str) -> None:
-    """Add the samples of every log, without those that the module leaves out.
+    """Add the samples of every log, except those that ended in an error.
 
     Args:
         paths: the logs.
@@ -108,7 +108,6 @@ class _LogArchive:
             limit.add(entry.file_size)
 
     def read_header(self) -> Row:
-        """Return the header of the log."""
         found = {entry.filename: entry for entry in self._entries}
         name = next((name for name in _HEADERS if name in found), None)
         if name is None:
@@ -122,7 +121,6 @@ class _LogArchive:
                 yield self._read_entry(entry)
 
     def _read_entry(self, entry: zipfile.ZipInfo) -> Row:
-        """Return the JSON in an entry of the archive."""
         if entry.file_size > MAX_ROW_BYTES:
             name = f"{entry.filename} in {self._path}"
             raise SourceError(f"{name} is larger than {MAX_ROW_BYTES >> 20} MiB")

@@ -19,11 +19,11 @@ _REPLY = "|model_response"
 
 
 def import_routerbench(paths: tuple[Path, ...], collector: OutcomeCollector, _: str) -> None:
-    """Add every model's run on every question.
+    """Add every model's run on every question, if it has a score.
 
     Raises:
-        SourceError: a file is a pickle, which can run programs when it is read, or lacks the
-            columns, or a row cannot be used.
+        SourceError: a file cannot be read, is a pickle (reading it could run a program) or lacks
+            the columns, or a row cannot be used.
     """
     for path in paths:
         if path.suffix == ".pkl":
