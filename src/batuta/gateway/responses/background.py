@@ -342,12 +342,6 @@ class KeyLimitGate:
     """Counts a key's jobs together with its requests, against the key's current limit."""
 
     def __init__(self, authenticator: Authenticator, counter: ConcurrencyCounter) -> None:
-        """Store the arguments.
-
-        Args:
-            authenticator: reads the permissions of a key.
-            counter: counts the running requests and jobs of each key.
-        """
         self._authenticator = authenticator
         self._counter = counter
 
