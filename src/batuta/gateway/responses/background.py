@@ -53,7 +53,10 @@ _FAULT_MESSAGE = "The server failed to finish the response."
 
 @final
 class BackgroundResponses:
-    """Submits responses as jobs, runs those jobs, and reports their status."""
+    """Submits responses as jobs, runs those jobs, and reports their status.
+
+    Each method except `work` raises `StoreError` if the database fails.
+    """
 
     def __init__(
         self,
@@ -131,7 +134,6 @@ class BackgroundResponses:
         Raises:
             APIError: the call cannot run, this server stores no responses or runs no jobs, or the
                 queue is full.
-            StoreError: the database fails.
         """
         if self._responses.responses is None or self._jobs is None:
             raise unsupported_parameter("background", "this server keeps no responses.")
