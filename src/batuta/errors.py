@@ -234,4 +234,4 @@ def report_unwritable(what: object) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(f"{what} cannot be written: {error.strerror}") from None
+        raise StoreError(f"{what} cannot be written: {error.strerror or error}") from None

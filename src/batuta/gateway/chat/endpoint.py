@@ -189,10 +189,9 @@ class ChatStreamRenderer:
             await self._writer.write(b"".join(map(self._piece_frame, pieces)))
 
     async def finish(self, run: Run, reply: Reply) -> None:
-        """Send what was not streamed and end the stream.
+        """Send what was not streamed, the finish reasons, the usage if requested, and `[DONE]`.
 
-        The end is the finish reasons, the last with `orchestration_field`, then the usage if
-        requested, then `[DONE]`.
+        The chunk of the last finish reason also has the `orchestration_field`.
         """
         for number, choice in enumerate(reply.choices):
             await self._write_rest(choice, number)

@@ -67,14 +67,9 @@ class ConnectionTable:
     """The open connections of one server, with their states and deadlines."""
 
     def __init__(self, limits: ConnectionLimits | None = None) -> None:
-        """Start with no connections.
-
-        Args:
-            limits: the limits; None: the defaults. The limit of open files may lower the total.
-        """
         self.limits = limits or ConnectionLimits()
         self.total = openable_connection_count(self.limits.total)
-        """Maximum number of open connections."""
+        """Maximum number of open connections, as far as the limit of open files permits."""
         self.per_address = min(self.total, self.limits.per_address or max(1, self.total // 2))
         """Maximum number of open connections of one address; by default half of `total`."""
         self.closed = 0

@@ -53,7 +53,10 @@ _FAULT_MESSAGE = "The server failed to finish the response."
 
 @final
 class BackgroundResponses:
-    """Submits responses as jobs, runs those jobs, and reports their status."""
+    """Submits responses as jobs, runs those jobs, and reports their status.
+
+    Each method except `work` raises `StoreError` if the database fails.
+    """
 
     def __init__(
         self,
@@ -131,7 +134,6 @@ class BackgroundResponses:
         Raises:
             APIError: the call cannot run, this server stores no responses or runs no jobs, or the
                 queue is full.
-            StoreError: the database fails.
         """
         if self._responses.responses is None or self._jobs is None:
             raise unsupported_parameter("background", "this server keeps no responses.")
@@ -342,12 +344,6 @@ class KeyLimitGate:
     """Counts a key's jobs together with its requests, against the key's current limit."""
 
     def __init__(self, authenticator: Authenticator, counter: ConcurrencyCounter) -> None:
-        """Store the arguments.
-
-        Args:
-            authenticator: reads the permissions of a key.
-            counter: counts the running requests and jobs of each key.
-        """
         self._authenticator = authenticator
         self._counter = counter
 

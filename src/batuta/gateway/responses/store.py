@@ -131,10 +131,7 @@ class ResponseStore:
         return await table.get(response_id, tenant, parts)
 
     async def read_again(self, response_id: str, tenant: str) -> StoredResponse | None:
-        """Return the response with its body only, without a check of memory or rates.
-
-        Return None if it does not exist.
-        """
+        """Return the response with its body, without checking limits; None if it does not exist."""
         table = self.responses
         return None if table is None else await table.get(response_id, tenant, ("body",))
 

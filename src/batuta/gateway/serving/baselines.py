@@ -45,7 +45,7 @@ class LearnedMethods(Protocol):
 
     @property
     def history(self) -> Outcomes | None:
-        """The outcomes, if any were given."""
+        """The outcomes; None if none were given."""
         ...
 
     def open(self, name: str) -> Solver:

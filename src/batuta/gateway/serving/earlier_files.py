@@ -25,10 +25,7 @@ _NESTED_FIELDS = ("content", "output", "annotations")
 
 
 def find_earlier_files(turns: Iterable[Any]) -> tuple[str, ...]:
-    """Return the ids of the newest uploaded and written files in the turns, newest first.
-
-    There are at most `MAX_EARLIER`.
-    """
+    """Return the ids of at most `MAX_EARLIER` uploaded and written files, newest first."""
     named = list(dict.fromkeys(list(_walk_names(list(turns)))[::-1]))
     return tuple(named[:MAX_EARLIER])
 
