@@ -96,10 +96,10 @@ class ReservedBudget:
         self.counted = usd
 
     async def raise_to(self, usd: Decimal, least: Decimal) -> Decimal:
-        """Raise the reservation to `usd`, or to at least `least`; return the new amount.
+        """Set the reservation to `usd`, or to what the budgets allow; return the new amount.
 
         Raises:
-            LimitReachedError: a budget has less than `least`, or cannot be checked now.
+            LimitReachedError: a budget allows less than `least`, or cannot be checked now.
         """
         has = self._reservation.nano
         more, enough = usd_to_nano(usd) - has, max(0, usd_to_nano(least) - has)

@@ -1,7 +1,4 @@
-"""Bounded memories between requests: of sessions, of conversations' workers, and before calls.
-
-A tenant that fills a memory evicts its own values. The state of a session contains no text.
-"""
+"""Bounded memories between requests: of sessions, of what preceded tool calls, and of workers."""
 
 from __future__ import annotations
 
@@ -64,7 +61,7 @@ class TenantMemory(Generic[K, V]):
         """Start empty.
 
         Args:
-            most: maximum size of all values together.
+            most: maximum size of all values together, in the unit of `put`'s `size`.
             seconds: how long a value is kept.
             clock: returns the time in seconds.
         """
@@ -160,8 +157,8 @@ class SessionMemory(Protocol):
     """The states of sessions.
 
     Laws: `hold` grants no more than the limit minus the session's costs and its other reservations.
-    An unknown session is new. Concurrent updates of a session are all applied. The most recently
-    used `MOST_THREADS` threads are kept.
+    An unknown session is new. The costs and counts of concurrent updates are all added. The most
+    recently used `MOST_THREADS` threads are kept.
     """
 
     async def load(self, tenant: str, session: str) -> SessionState:
@@ -374,7 +371,7 @@ def _digest_beginning(question: Question) -> bytes:
 
 
 def _key_of(call: ToolCall, begun: bytes) -> bytes:
-    """Return a key of a call that is unique even if a provider reuses call ids."""
+    """Return a digest of the call and the conversation's beginning: a provider may reuse ids."""
     try:
         arguments = orjson.dumps(orjson.loads(call.arguments or "{}"), option=orjson.OPT_SORT_KEYS)
     except (ValueError, TypeError):  # not JSON, or nested more deeply than orjson writes
@@ -395,7 +392,7 @@ MAX_CONVERSATIONS = 10_000
 
 
 def tenant_key(question: Question, tenant: str) -> Question:
-    """Return the question with a prompt-cache key unique to the tenant, hashed for providers."""
+    """Return the question with its prompt-cache key, if any, hashed together with the tenant."""
     cache = question.cache
     if cache is None or cache.key is None:
         return question
@@ -436,6 +433,6 @@ class ConversationWorkers:
 
 
 def _conversation_beginning(question: Question, model: str) -> int:
-    """Return a hash of the constant beginning of a conversation."""
+    """Return a hash of the model, the prompt-cache key and the conversation's beginning."""
     key = question.cache.key if question.cache else None
     return hash((model, key, *first_texts(question)))

@@ -46,7 +46,7 @@ _BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900)
 ReadHealth = Callable[[], Mapping[WorkerId, WorkerHealth]]
 """Returns the health of each watched worker."""
 ReadGauges = Callable[[], Mapping[str, tuple[str, float]]]
-"""Returns the current gauges: by name, the description and the value."""
+"""Returns descriptions and current values by name; a name that ends in `_total` is a counter's."""
 ReadDrift = Callable[[], Mapping[str, Mapping[DriftKind, DriftState]]]
 """Returns the drift of each worker from its measured behaviour."""
 
@@ -259,7 +259,7 @@ class _CountedMetrics(Collector):
 
 @final
 class _FirstTokenTimer:
-    """Measures the seconds to the answer's first text, or to the end if no text is streamed."""
+    """Measures the seconds to the answer's first text, or to its end if no text is streamed."""
 
     def __init__(self, first: _Histogram, model: str, emit: EventHandler) -> None:
         self._first = first

@@ -90,7 +90,7 @@ class SpanTree:
 
 
 def parse_parent_span(traceparent: bytes | None) -> ParentSpan | None:
-    """Return the span in a `traceparent` header; None if it is missing or malformed."""
+    """Return the span in a `traceparent` header of version 00; None if it is missing or invalid."""
     match = _PARENT.fullmatch(traceparent) if traceparent else None
     if match is None:
         return None

@@ -56,7 +56,10 @@ class ShownTurn:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Consecutive requests with one acting worker; `start` and `width` are percentages."""
+    """Consecutive requests with one acting worker.
+
+    `start` and `width` are percentages of the number of the session's requests.
+    """
 
     worker: str
     """Empty if no worker acted."""

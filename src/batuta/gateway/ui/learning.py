@@ -39,11 +39,11 @@ _MAX_DEPTH = 4
 _MAX_FOLDERS = 300
 """Maximum number of folders that a search returns."""
 _MAX_BYTES = 64 * 1024 * 1024
-"""A larger file counts as empty."""
+"""Maximum number of bytes of a file; a larger file counts as empty."""
 _STALE_SECONDS = 120.0
-"""A training whose files are unchanged for these seconds, plus three steps, counts as stopped."""
+"""A training whose log is unchanged for this time, plus three times that of a step, has stopped."""
 _RECENT_STEPS = 10
-"""The time of such a step is the longest among this number of latest steps."""
+"""Number of latest steps of which the longest gives the time of a step."""
 
 JsonRecord = Mapping[str, Any]
 

@@ -336,6 +336,7 @@ class ScriptEndpoint:
         """Identify the visitor, check the page's token, and read the body of the request.
 
         Raises:
+            ClientGone: the client has disconnected.
             APIError: the visitor has not signed in, or the request is not from one of our pages or
                 is malformed.
         """
@@ -478,7 +479,7 @@ def _read_call(body: Fields, origin: str, run: Run | None) -> ParsedCall:
     """Return the body as a call; `run` is the earlier run to which it refers.
 
     Raises:
-        APIError: the body is malformed.
+        APIError: the body is malformed, or does not fit that run.
     """
     if run is not None and origin == "replay":
         return ParsedCall(model=run.header.model or ULTRA_MODEL, question=run.header.question)

@@ -113,7 +113,7 @@ class SystemTotal:
     cost: Cost
     """The cost of the runs that have ended."""
     seconds: float
-    """The mean time of the runs that have ended."""
+    """The mean time of the runs that have ended; 0 if none has."""
 
 
 def arrange_cells(cells: Sequence[TableCell]) -> tuple[list[TableRow], list[SystemTotal]]:

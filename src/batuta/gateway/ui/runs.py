@@ -261,7 +261,7 @@ class RunPages:
         )
 
     async def stop(self, request: Request, session: WebSession) -> Response:
-        """Stop a run, wait for its end, and redirect to the run, its session or the list.
+        """Stop a run, wait some seconds for its end, and redirect to it, its session or the list.
 
         A run that has already ended is not changed. The page's script gets an empty response.
 
@@ -355,7 +355,7 @@ class RunPages:
         return {str(worker): each for worker, each in health if each.error}
 
     def _running(self, shown: ShownFilter, session: WebSession) -> list[PageRun | ClientRun]:
-        """Return the visitor's running runs that match the filter."""
+        """Return the running runs that match the filter and that the visitor may see."""
         if not shown.matches_running or shown.problem:
             return []
         run_filter, words = shown.run_filter, shown.run_filter.search.casefold()
@@ -408,6 +408,6 @@ class RunPages:
 
 
 def _searched_to(page: RunPage | None, totals: RunTotals | None) -> float | None:
-    """Return the start time of the oldest run searched; None if the search was complete."""
+    """Return the start time of the last run searched; None unless the search stopped early."""
     found = totals or page
     return None if found is None else found.searched_to

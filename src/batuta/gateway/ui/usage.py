@@ -67,6 +67,7 @@ class SpendTable:
 
     name: str
     rows: Sequence[tuple[str, SpendGroup]]
+    """The shown groups, each after its display name."""
     others: int
     """Number of groups that are not among the rows."""
     _: KW_ONLY
@@ -173,7 +174,7 @@ async def _name_of(store: Store, group: str, value: str) -> str:
 
 
 async def _list_bars(store: Store, now: float, tenant: str | None) -> list[BudgetBar]:
-    """Return the budgets of the visitor's keys and tenants, the most spent first.
+    """Return the budgets of visible active keys and of the keys' tenants, the most spent first.
 
     Only the first `MOST_HELD` show the amounts that running requests have reserved.
     """

@@ -47,7 +47,7 @@ from batuta.lab.learners.simulated_draws import simulate_draws
 PRICES = (0.02, 0.01, 0.005, 0.002, 0.001, 0.0005)
 """Prices to choose from, of a call of average cost, in credit; the highest first."""
 _DEFAULT_PRICE = 0.002
-"""The price if there are too few labels to choose one."""
+"""The price if there are too few questions to choose one."""
 _PRICE_TOLERANCE = 0.25
 """Standard errors by which a higher price may earn less than the best price."""
 _REPEAT_PENALTIES = (0.0, 0.02, 0.1, 1.0)
@@ -65,7 +65,8 @@ _MARGINS = (0.0, 0.05, 0.15)
 _MARGIN_TOLERANCE = 0.0015
 """The credit that a wider margin may cost on unseen families."""
 _MIN_FAMILIAR_QUESTIONS = 200
-"""Minimum number of familiar training questions for a posterior of their own."""
+"""Minimum number of familiar training questions for a posterior of their own, or of questions for
+choosing a price."""
 _MAX_TRIED_QUESTIONS = 2500
 """Maximum number of questions on which orders, prices and forms are tried."""
 
