@@ -391,7 +391,6 @@ class Jobs:
         raise StoreError("the database failed too many times")
 
     async def _sweep(self) -> None:
-        """Erase old jobs every hour."""
         complaint = "old jobs cannot be erased now"
         await sweep_hourly(self._database, JOBS_TABLE.c.created, self._forget_old, complaint)
 

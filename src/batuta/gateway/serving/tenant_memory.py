@@ -339,7 +339,6 @@ class CallMemory:
 
 
 def _results_text(calls: Sequence[ServerCall]) -> str:
-    """Return the calls and results of the server's tools as text for a model."""
     numbers = count(1)
     return "\n\n".join(_result_text(call, numbers) for call in calls)
 

@@ -185,7 +185,6 @@ class _Counter:
             self._sums[labels], self._created[labels] = amount, time()
 
     def copy(self) -> _Counter:
-        """Return a snapshot."""
         copied = _Counter(self._name, self._what, self._labels)
         copied._sums, copied._created = self._sums.copy(), self._created.copy()
         return copied
@@ -212,7 +211,6 @@ class _Histogram:
         self._created: dict[tuple[str, ...], float] = {}
 
     def observe(self, value: float, *labels: str) -> None:
-        """Count the value."""
         if labels not in self._counts:
             self._counts[labels], self._sums[labels] = [0] * (len(_BUCKETS) + 1), 0.0
             self._created[labels] = time()
@@ -220,7 +218,6 @@ class _Histogram:
         self._sums[labels] += value
 
     def copy(self) -> _Histogram:
-        """Return a snapshot."""
         copied = _Histogram(self._name, self._what, self._labels)
         copied._counts = {labels: counts.copy() for labels, counts in self._counts.items()}
         copied._sums, copied._created = self._sums.copy(), self._created.copy()

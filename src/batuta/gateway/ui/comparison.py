@@ -183,7 +183,6 @@ class ComparisonPage:
         return found
 
     async def _runs(self, request: Request, session: WebSession) -> list[Run]:
-        """Return the runs in the URL, which must have ended."""
         return [
             await load_run(self._store, self._page_runs, name, session)
             for name in _given_runs(request)

@@ -273,7 +273,6 @@ class KeyPages:
         )
 
     async def _spend_summary(self, now: float) -> SpendSummary:
-        """Return the spending of the latest days, by day and by tenant."""
         days = latest_days(now, SPEND_DAYS)
         database = self._store.database
         by_day = await report_spending(database, ("day",), since=days[0])
@@ -288,11 +287,7 @@ class KeyPages:
         return await read_form(request, session)
 
     def _check(self, session: WebSession) -> None:
-        """Check that the visitor is the admin.
-
-        Raises:
-            APIError: the visitor is not the admin; the error says that the screen does not exist.
-        """
+        """Raise an error that the screen does not exist, unless the visitor is the admin."""
         if not session.is_admin:
             raise not_found(f"The screen {KEYS_SCREEN[0]}")
 

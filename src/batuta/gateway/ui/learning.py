@@ -461,13 +461,11 @@ class LearningPages:
         )
 
     def _list_evaluations(self, found: ResultFolder) -> list[tuple[ResultFolder, list[str]]]:
-        """Return the training's evaluation reports, each with its headlines."""
         reports = drop_copies(find_reports(self._folders)[: 2 * _MAX_LISTED])
         own = find_evaluations(found, find_trainings(self._folders), reports)
         return [(each, lines) for each in own if (lines := _report_headlines(each))]
 
     async def _list_others(self, found: ResultFolder) -> list[ResultFolder]:
-        """Return the other trainings, for a comparison."""
         known = await run_sync(find_trainings, self._folders)
         return [each for each in known if each.mark != found.mark][:_MAX_LISTED]
 

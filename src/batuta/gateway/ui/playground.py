@@ -228,7 +228,6 @@ class PlaygroundPage:
     def _show(
         self, request: Request, session: WebSession, *, run: Run | None, **values: Any
     ) -> Response:
-        """Render the screen, with the form filled from the run's settings."""
         catalogue, query = self._catalogue, request.query_params
         model = query.get("model") or (run.header.model if run else "")
         limits = run.header.limits if run else None

@@ -139,11 +139,7 @@ class SignInPages:
         return response
 
     async def _record(self, request: Request, session: str) -> None:
-        """Record the sign-in before the session is handed out.
-
-        Raises:
-            StoreError: the sign-in cannot be recorded, so the visitor is not signed in.
-        """
+        """Record the sign-in before the session is handed out."""
         if self._store is None:
             return
         signer = Authenticator.signer_id(session)

@@ -240,7 +240,6 @@ def _try_orders(lesson: _Lesson | None, prior: AgreementPrior, seed: int) -> tup
 
 
 def _sample_questions(lesson: _Lesson, seed: int) -> _Lesson:
-    """Sample the questions on which orders are tried."""
     count = len(lesson.half_n)
     if count <= _MAX_TRIED_QUESTIONS:
         return lesson
