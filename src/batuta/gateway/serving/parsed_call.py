@@ -85,7 +85,7 @@ class RunOptions:
     dry_run: bool = False
     """Whether the run only makes a plan and estimates its cost, and runs no step."""
     cache: bool | None = None
-    """False: neither use a cached answer nor cache this one."""
+    """False: neither use a cached answer nor cache this one; else the server's settings decide."""
     tags: tuple[str, ...] = ()
     """Tags by which plan rules select questions."""
     min_confidence: float | None = None

@@ -214,8 +214,8 @@ Events = list[dict[str, Any]]
 class AnswerEvents(ABC):
     """Makes a dialect's events of an answer: of its fragments, and of what was not streamed.
 
-    Each dialect implements the events of a text, a thought, a call and a picture, and appends what
-    it sends to the lists of this class. The methods return the events to send, which may be none.
+    Each dialect implements the events of a text, a thought, a call and a picture, and records what
+    it sends in the fields of this class. The methods return the events to send, which may be none.
     """
 
     def __init__(self) -> None:

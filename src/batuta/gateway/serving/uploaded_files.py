@@ -204,7 +204,7 @@ class UploadedFiles:
     async def bind(self, call: ParsedCall, caller: Caller) -> ParsedCall:
         """Give the call's requested tools their files, and replace its Office files by their texts.
 
-        Programs also get the files of earlier turns.
+        Programs also get the files of earlier turns, as many as fit.
 
         Raises:
             APIError: a program's file does not exist, its files are too large, an Office file

@@ -72,13 +72,15 @@ class Metrics:
         self._refusals = counter("refusals", "Requests refused, by the error's code.", "code")
         self._runs = counter("runs", "Runs ended.", "model", "outcome", "tenant")
         self._duration = seconds("run", "Duration of a run.", "model")
-        self._first = seconds("first_token", "Time to the answer's first token.", "model")
+        self._first = seconds("first_token", "Time to the answer's first token or end.", "model")
         self._explored = counter("explored_runs", "Runs that explored an alternative.", "model")
         self._rounds = counter("rounds", "Workflows executed.", "model")
         self._malformed = counter("malformed_plans", "Drafts that were not a workflow.", "model")
-        self._rules = counter("plan_rules", "Plans that a rule acted on.", "rule", "action")
+        self._rules = counter("plan_rules", "Actions of plan and approval rules.", "rule", "action")
         self._steps = counter("steps", "Steps ended.", "worker", "result")
-        self._attempts = counter("failed_attempts", "Failed calls, retried.", "worker", "code")
+        self._attempts = counter(
+            "failed_attempts", "Failed calls before a step's last.", "worker", "code"
+        )
         self._substituted = counter("substitutions", "Steps given to another worker.", "worker")
         self._tokens = counter("tokens", "Tokens of all calls.", "worker", "tenant", "kind")
         self._dollars = counter("dollars", "Cost of priced calls, rounded; exact in the ledger.", "worker", "tenant")  # fmt: skip  # noqa: E501

@@ -86,7 +86,7 @@ def most_calls(workers: int) -> int:
 def extract_normalized_answer(_: Question, reply: Reply) -> str | None:
     """Return the answer that the reply marks, else its last line, in canonical form.
 
-    Return None for an empty reply.
+    Return None if there is none, as in an empty reply or with an unclosed box.
     """
     answer = final_answer(reply.text)
     return None if answer is None else normalize_answer(answer) or None
