@@ -160,7 +160,7 @@ class GuardrailCheck:
         return GuardrailCheck(policies, self._end - monotonic())
 
     async def apply(self, text: str, where: str) -> GuardrailResult:
-        """Apply each policy in turn, even after one blocks; return the changed text and the acts.
+        """Apply each policy in turn, even after one blocks; return the text and the actions.
 
         If a policy that fails closed cannot check the text, the note of its removal replaces all of
         the text, and no further policy is applied.

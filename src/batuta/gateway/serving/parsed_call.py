@@ -78,6 +78,7 @@ class RunOptions:
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] = ()
     trace: bool = False
+    """Whether the answer contains its whole run."""
     stream_steps: bool = False
     """Whether a stream also shows the text of the steps before the answer."""
     workflow: Workflow | None = None

@@ -188,7 +188,7 @@ class CallPreparer:
         if effort is not None:
             pool = pool_for_effort(effort, served, pool)
             served = replace(served, conductor=conductor_for_effort(effort, served))
-        least = required_confidence(options, caller, served, self._catalogue.confidence)
+        min_confidence = required_confidence(options, caller, served, self._catalogue.confidence)
         if tags:
             conducted = served.solver is None and not served.direct and limits.steps > 1
             pool = capable_workers(pool, question, conducted=conducted)
@@ -203,7 +203,7 @@ class CallPreparer:
         served = self._keep_worker(served, call.question, pool, caller)
         if auxiliary is not None and self._answers_alone(auxiliary, served):
             served = answer_alone(served, auxiliary, call.question, pool)
-            limits, least = replace(limits, steps=1, rounds=1), None
+            limits, min_confidence = replace(limits, steps=1, rounds=1), None
         return PreparedCall(
             call=call,
             caller=caller,
@@ -217,7 +217,7 @@ class CallPreparer:
             guarded=acts,
             rules=rules,
             approvals=self._find_approvals(caller, served, question),
-            min_confidence=least,
+            min_confidence=min_confidence,
             refuses_unsure=self._catalogue.refuses_unsure,
             auxiliary=auxiliary,
         )

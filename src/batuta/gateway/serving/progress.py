@@ -64,7 +64,7 @@ class RunProgress:
 
     def __init__(self, prepared: PreparedCall) -> None:
         self.direct = prepared.served_model.direct
-        """True if one worker is passed through: its reasoning is shown, but no progress."""
+        """True if one worker is passed through: its reasoning is shown, and no plan or step is."""
         self.has_streamed = False
         """Whether any part of the answer was streamed."""
         self._workflow: Workflow | None = None

@@ -59,12 +59,12 @@ class Metrics:
         self._registry = registry = CollectorRegistry()
         counted: list[_Counter | _Histogram] = []
 
-        def counter(name: str, what: str, *labels: str) -> _Counter:
-            counted.append(made := _Counter(f"batuta_{name}", what, labels))
+        def counter(name: str, description: str, *labels: str) -> _Counter:
+            counted.append(made := _Counter(f"batuta_{name}", description, labels))
             return made
 
-        def seconds(name: str, what: str, *labels: str) -> _Histogram:
-            counted.append(made := _Histogram(f"batuta_{name}_seconds", what, labels))
+        def seconds(name: str, description: str, *labels: str) -> _Histogram:
+            counted.append(made := _Histogram(f"batuta_{name}_seconds", description, labels))
             return made
 
         self._requests = counter("requests", "Requests answered.", "route", "method", "status")
@@ -79,7 +79,7 @@ class Metrics:
         self._rules = counter("plan_rules", "Actions of plan and approval rules.", "rule", "action")
         self._steps = counter("steps", "Steps ended.", "worker", "result")
         self._attempts = counter(
-            "failed_attempts", "Failed calls before a step's last.", "worker", "code"
+            "failed_attempts", "Failed calls, not a step's last.", "worker", "code"
         )
         self._substituted = counter("substitutions", "Steps given to another worker.", "worker")
         self._tokens = counter("tokens", "Tokens of all calls.", "worker", "tenant", "kind")
@@ -174,8 +174,8 @@ class _Counter:
     thread that formats the metrics reads a copy.
     """
 
-    def __init__(self, name: str, what: str, labels: tuple[str, ...]) -> None:
-        self._name, self._what, self._labels = name, what, labels
+    def __init__(self, name: str, description: str, labels: tuple[str, ...]) -> None:
+        self._name, self._description, self._labels = name, description, labels
         self._sums: dict[tuple[str, ...], float] = {}
         self._created: dict[tuple[str, ...], float] = {}
 
@@ -187,13 +187,13 @@ class _Counter:
             self._sums[labels], self._created[labels] = amount, time()
 
     def copy(self) -> _Counter:
-        copied = _Counter(self._name, self._what, self._labels)
+        copied = _Counter(self._name, self._description, self._labels)
         copied._sums, copied._created = self._sums.copy(), self._created.copy()
         return copied
 
     def metric(self) -> Metric:
         """Return the library's metric with a sample for each set of labels."""
-        metric = Metric(self._name, self._what, "counter")
+        metric = Metric(self._name, self._description, "counter")
         for labels, total in self._sums.items():
             named = dict(zip(self._labels, labels, strict=True))
             metric.add_sample(f"{self._name}_total", named, total)
@@ -205,8 +205,8 @@ class _Counter:
 class _Histogram:
     """A histogram over `_BUCKETS` with labels; see `_Counter`."""
 
-    def __init__(self, name: str, what: str, labels: tuple[str, ...]) -> None:
-        self._name, self._what, self._labels = name, what, labels
+    def __init__(self, name: str, description: str, labels: tuple[str, ...]) -> None:
+        self._name, self._description, self._labels = name, description, labels
         self._counts: dict[tuple[str, ...], list[int]] = {}
         """Counts per bucket (not cumulative); the last is for values above all bounds."""
         self._sums: dict[tuple[str, ...], float] = {}
@@ -220,14 +220,14 @@ class _Histogram:
         self._sums[labels] += value
 
     def copy(self) -> _Histogram:
-        copied = _Histogram(self._name, self._what, self._labels)
+        copied = _Histogram(self._name, self._description, self._labels)
         copied._counts = {labels: counts.copy() for labels, counts in self._counts.items()}
         copied._sums, copied._created = self._sums.copy(), self._created.copy()
         return copied
 
     def metric(self) -> Metric:
         """Return the library's metric with cumulative buckets."""
-        metric = Metric(self._name, self._what, "histogram")
+        metric = Metric(self._name, self._description, "histogram")
         bounds = [*(repr(float(bound)) for bound in _BUCKETS), "+Inf"]
         for labels, counts in self._counts.items():
             named = dict(zip(self._labels, labels, strict=True))
@@ -302,9 +302,9 @@ class _LiveGauges(Collector):
         return self._metrics
 
     def _read_all(self) -> Iterable[Metric]:
-        for name, (what, value) in self._gauges().items():
+        for name, (description, value) in self._gauges().items():
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-            yield kind(f"batuta_{name}", what, value=value)
+            yield kind(f"batuta_{name}", description, value=value)
         state = GaugeMetricFamily("batuta_breaker", "1: in this state.", labels=["worker", "state"])
         opened = CounterMetricFamily("batuta_breaker_opened", "Times opened.", labels=["worker"])
         for worker, health in self._health().items():

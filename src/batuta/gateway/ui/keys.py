@@ -375,5 +375,7 @@ def _parse_expiry(text: str) -> float | None:
     except ValueError:
         days = 0.0
     if not 0 < days < 36500:  # noqa: PLR2004 - a hundred years
-        raise ValueError(f"the days until a key expires must be from 0 to 36500: {text[:40]}")
+        raise ValueError(
+            f"the days until a key expires must be above 0 and below 36500: {text[:40]}"
+        )
     return time.time() + days * _DAY
