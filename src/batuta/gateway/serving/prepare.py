@@ -255,7 +255,7 @@ class CallPreparer:
     def _find_approvals(
         self, caller: Caller, served: ServedModel, question: Question
     ) -> tuple[ApprovalRule, ...]:
-        """Return the rules by which a person may have to approve a plan of this question.
+        """Return the rules that may require a person's approval of a plan for this question.
 
         Raises:
             APIError: such rules apply, and the model has no plan to approve.

@@ -15,7 +15,7 @@ from batuta.store.budgets import Budgets
 from batuta.store.ledger import BudgetStatus, Reservation, nano_to_usd, usd_to_nano
 
 _RETRY = {"retry-after": "2", "retry-after-ms": "2000", "x-should-retry": "true"}
-"""Headers by which clients retry soon: other runs, which hold a part of the budget, may end."""
+"""Headers that make clients retry soon, when other runs have released their part of the budget."""
 _NO_RETRY = {"x-should-retry": "false"}
 
 
@@ -88,7 +88,7 @@ class ReservedBudget:
 
     @property
     def granted(self) -> Decimal:
-        """The dollars reserved so far, of which the run may spend all."""
+        """The dollars that are reserved for the run so far."""
         return nano_to_usd(self._reservation.nano)
 
     def count(self, usd: Decimal) -> None:

@@ -442,7 +442,7 @@ def _consultations_of(round_: Round) -> int:
 
 
 def note_acting(call: SessionCall | None, run: Run) -> ActingNote:
-    """Return which worker acted in the run, from which worker it took over (if any), and why."""
+    """Return the worker that acted in the run, the one that it replaced, if any, and the reason."""
     step = run.answering_step
     acting = None if step is None else str(step.worker)
     before = call.before.acting if call is not None and call.acts else None

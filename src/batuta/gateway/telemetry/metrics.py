@@ -252,7 +252,6 @@ class _CountedMetrics(Collector):
         self._copies = tuple(counted.copy() for counted in self._counted)
 
     def collect(self) -> Iterable[Metric]:
-        """Return every counter and every histogram."""
         return [snapshot.metric() for snapshot in self._copies]
 
 

@@ -43,7 +43,7 @@ _MAX_BYTES = 64 * 1024 * 1024
 _STALE_SECONDS = 120.0
 """A training whose log is unchanged for this time, plus three times that of a step, has stopped."""
 _RECENT_STEPS = 10
-"""Number of latest steps of which the longest gives the time of a step."""
+"""The time of a step is that of the longest of this number of latest steps."""
 
 JsonRecord = Mapping[str, Any]
 

@@ -95,7 +95,6 @@ class _DraftListener:
         return await self._listener.before_call(request, worker)
 
     async def on_delta(self, delta: Delta) -> None:
-        """Forward the fragment and show its text."""
         await self._listener.on_delta(delta)
         if text := delta.text or delta.reasoning:
             await self._show_draft(text)

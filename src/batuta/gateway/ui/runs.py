@@ -97,7 +97,7 @@ class ShownFilter:
         """Parse the filter; if that fails, `problem` is set and no runs are to be shown.
 
         Args:
-            given: the query parameters, of which those of filters are used.
+            given: the query parameters; those that are no filters are ignored.
             tenant: the only tenant whose runs may be shown; None for all tenants.
         """
         self.given = [

@@ -63,7 +63,7 @@ class DailyCost:
 
 @dataclass(frozen=True, slots=True)
 class SpendTable:
-    """Spending by one column, the highest first."""
+    """Spending by one column, whose title is `name`, the highest first."""
 
     name: str
     rows: Sequence[tuple[str, SpendGroup]]

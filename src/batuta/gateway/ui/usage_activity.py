@@ -67,6 +67,7 @@ class Refused:
     """The requests of one key that were refused with one error code."""
 
     key: str
+    """The key's name; its id if the key does not exist."""
     code: str
     meaning: str
     requests: int
