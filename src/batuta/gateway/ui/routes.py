@@ -59,7 +59,7 @@ def page_routes(
     pool_editor: PoolEditor | None = None,
     oidc: OidcClient | None = None,
 ) -> list[BaseRoute]:
-    """Return every route of the web UI."""
+    """Return the routes below `/ui`, and the redirects to them."""
     sessions, page_runs = SessionManager(authenticator.key_hasher), PageRuns(delivery.scopes)
     shown = catalogue, store, page_runs
     runs, comparison, playground = RunPages(*shown), ComparisonPage(*shown), PlaygroundPage(*shown)

@@ -1,4 +1,4 @@
-"""The usage screen: spending by day, system, worker, key and session, from the ledger."""
+"""The usage screen: spending by day, tenant, system, worker, key and session, from the ledger."""
 
 from __future__ import annotations
 

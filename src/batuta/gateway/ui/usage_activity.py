@@ -98,7 +98,7 @@ async def read_activity(
 ) -> UsageActivity:
     """Return the activity of a tenant, or of all tenants if `tenant` is None.
 
-    `models` restricts the runs to these systems; empty means all. It does not affect refusals.
+    `models` restricts the runs, but not the refusals, to these systems; empty means all.
     """
 
     async def report(*by: str) -> list[Activity]:

@@ -54,8 +54,8 @@ _REPEAT_PENALTIES = (0.0, 0.02, 0.1, 1.0)
 """Penalties for calling a worker again. With the first, the best worker is called as often as
 possible; with the last, every worker is called once before any is called again."""
 _COST_PENALTIES = (0.0, 0.05, 0.2, 1.0)
-"""Penalties for a call's cost, as a multiple of the average call. With the last, the cheapest
-worker comes first."""
+"""Penalties for a call's cost, as a multiple of the average call. With the last, workers that are
+much cheaper come first."""
 _FREE = PosteriorForm(named=False, agreement_penalty=30.0)
 _FIRM = PosteriorForm(named=False, agreement_penalty=1000.0)
 _NAMED = PosteriorForm(named=True, agreement_penalty=30.0)
