@@ -65,8 +65,7 @@ _MAX_RETRY_SECONDS = 30.0
 MAX_RECOVERIES = 20
 """Maximum attempts at a job by one process while the database fails."""
 MAX_UNENDED_ATTEMPTS = 2
-"""Number of attempts that died with their process, without a further call, after which a job fails.
-"""
+"""Number of attempts that died without storing a further call, after which a job fails."""
 T = TypeVar("T")
 
 

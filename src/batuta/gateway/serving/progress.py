@@ -64,7 +64,7 @@ class RunProgress:
 
     def __init__(self, prepared: PreparedCall) -> None:
         self.direct = prepared.served_model.direct
-        """True if one worker is passed through: its reasoning is shown, and no plan or step is."""
+        """True if one worker is passed through: its reasoning is shown, but no progress."""
         self.has_streamed = False
         """Whether any part of the answer was streamed."""
         self._workflow: Workflow | None = None
@@ -135,8 +135,7 @@ class _StepTexts:
         self.interrupted = False
         """Whether the next text needs a line that names its step."""
         self._waits_for_check = GuardrailStage.BETWEEN in prepared.guardrails.stages
-        """Whether a guardrail may redact steps' texts; then they are shown when the step has ended.
-        """
+        """Whether a step's text is shown only at its end, since a guardrail may redact it."""
         self._workers: dict[StepPosition, str] = {}
         self._current: StepPosition | None = None
         self._buffered: dict[StepPosition, list[str]] = {}

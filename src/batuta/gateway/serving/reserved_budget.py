@@ -15,7 +15,7 @@ from batuta.store.budgets import Budgets
 from batuta.store.ledger import BudgetStatus, Reservation, nano_to_usd, usd_to_nano
 
 _RETRY = {"retry-after": "2", "retry-after-ms": "2000", "x-should-retry": "true"}
-"""Headers that make clients retry soon, when other runs have released their part of the budget."""
+"""Headers that make clients retry soon: other runs may then have released a part of the budget."""
 _NO_RETRY = {"x-should-retry": "false"}
 
 

@@ -203,7 +203,7 @@ class SessionKeeper:
         return begun
 
     def conduct(self, plan: SessionPlan, call: ParsedCall, rules: SessionRules) -> SessionPlan:
-        """Return what runs in the session: `plan` within its limit, conducted if an agent asks.
+        """Return the plan with the session's limit and, for an agent's request, its conductor.
 
         Args:
             plan: what would run without a session.

@@ -24,7 +24,7 @@ from batuta.store.waiting_runs import MOST_WAITING, MOST_WAITING_BYTES, WAITING_
 MAX_PENDING = 1000
 """Maximum number of paused runs in memory; the oldest of the largest tenant is evicted first."""
 _MOST_RUN_BYTES = 8 << 20
-"""Maximum number of bytes of a shared encrypted run; a larger one can continue on its replica."""
+"""Maximum number of bytes of a shared encrypted run; a larger one is not shared."""
 
 # A tenant's keys, all in one slot of a cluster: its runs by time with their sizes, the sum of the
 # sizes, and one key per run.

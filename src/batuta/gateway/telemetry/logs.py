@@ -39,8 +39,8 @@ class JsonLogFormatter(logging.Formatter):
 def start_logs(form: LogFormat) -> None:
     """Log to stderr as JSON, in place of other handlers; `QUIET` changes nothing.
 
-    Warnings of all loggers are written, and the information of Batuta's. The program calls this,
-    and the library never does.
+    Batuta's loggers write from INFO, all others from WARNING. The program calls this, and the
+    library never does.
     """
     if form is LogFormat.QUIET:
         return

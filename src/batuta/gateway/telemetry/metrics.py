@@ -78,9 +78,7 @@ class Metrics:
         self._malformed = counter("malformed_plans", "Drafts that were not a workflow.", "model")
         self._rules = counter("plan_rules", "Actions of plan and approval rules.", "rule", "action")
         self._steps = counter("steps", "Steps ended.", "worker", "result")
-        self._attempts = counter(
-            "failed_attempts", "Failed calls, not a step's last.", "worker", "code"
-        )
+        self._attempts = counter("failed_attempts", "Failed calls, retried.", "worker", "code")
         self._substituted = counter("substitutions", "Steps given to another worker.", "worker")
         self._tokens = counter("tokens", "Tokens of all calls.", "worker", "tenant", "kind")
         self._dollars = counter("dollars", "Cost of priced calls, rounded; exact in the ledger.", "worker", "tenant")  # fmt: skip  # noqa: E501

@@ -41,9 +41,9 @@ _MAX_FOLDERS = 300
 _MAX_BYTES = 64 * 1024 * 1024
 """Maximum number of bytes of a file; a larger file counts as empty."""
 _STALE_SECONDS = 120.0
-"""A training whose log is unchanged for this time, plus three times that of a step, has stopped."""
+"""Seconds that a training's files stay unchanged, besides three steps, until it has stopped."""
 _RECENT_STEPS = 10
-"""The time of a step is that of the longest of this number of latest steps."""
+"""Number of latest steps; the longest of them gives the time of a step."""
 
 JsonRecord = Mapping[str, Any]
 

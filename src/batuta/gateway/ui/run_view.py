@@ -342,7 +342,7 @@ def _reply_pictures(reply: Reply) -> tuple[str, ...]:
 
 
 def has_sources(run: Run) -> bool:
-    """Return True if the run has an answer, and used a search, reader or MCP or found pages."""
+    """Return True if the run has an answer, and called a search, reader or MCP or found pages."""
     if not run.answer:
         return False
     tools = {SEARCH, READER, MCP, FILE_SEARCH}
