@@ -340,7 +340,7 @@ def permit_workers(
     pool: Pool,
     clients: Mapping[WorkerId, Client],
 ) -> tuple[Pool, Mapping[WorkerId, Client], tuple[GuardrailTriggered, ...]]:
-    """Return the workers that the rules permit, their clients, and a finding for each exclusion.
+    """Return the workers that the rules permit, their clients, and a finding per excluding rule.
 
     Args:
         rules: the rules of the question's tenant and tags.

@@ -142,6 +142,7 @@ class SessionPlan:
     served: ServedModel
     limits: Limits
     resumed: ResumeState | None
+    """The paused workflow that continues; None: a new one is planned."""
     revise: WorkflowRevision | None = None
     """Revises plans to keep the acting worker if switching does not pay."""
 

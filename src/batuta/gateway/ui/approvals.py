@@ -23,7 +23,7 @@ class ApprovalPage:
         self._store = store
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Show the waiting plans, oldest first.
+        """Show at most 100 waiting plans, the oldest first.
 
         Raises:
             APIError: the visitor is not an administrator, or the server has no store.
