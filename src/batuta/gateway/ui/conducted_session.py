@@ -77,7 +77,7 @@ class WorkerPart:
 
 @final
 class SessionCourse:
-    """The figures of a whole session."""
+    """The figures of a session's first requests, at most `session_course.MOST_REQUESTS`."""
 
     def __init__(self, requests: Sequence[SessionRequest]) -> None:
         self.requests = requests

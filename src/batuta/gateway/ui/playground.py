@@ -152,7 +152,7 @@ class ChatTurn:
     id: str
     question: str
     run: Run | None = None
-    """None if the run is still running, its content was not stored, or it is too large to show."""
+    """None if the run is still running, or its content cannot be shown."""
     is_running: bool = False
 
 
@@ -289,7 +289,7 @@ class PlaygroundPage:
         try:
             return await load_run(self._store, self._page_runs, row.id, session)
         except APIError:
-            return None  # the content was not stored, or is too large to be shown
+            return None  # the content cannot be shown
 
     async def _list_recent(self, session: WebSession) -> list[RecentChat]:
         """Return recent playground conversations of the visitor's tenant, newest first.
@@ -433,7 +433,7 @@ async def load_run(
 
     Raises:
         APIError: the run does not exist, belongs to a tenant whose runs the visitor may not see,
-            or is still running; or its content was not stored or is too large.
+            or is still running; or its content was not stored, is too large or cannot be read now.
     """
     await page_runs.check_ended(run_id, session)
     encoded = None

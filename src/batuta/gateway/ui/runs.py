@@ -234,7 +234,7 @@ class RunPages:
         """Show a run's workflow, time, steps and answer, or follow a run that is still running.
 
         Raises:
-            APIError: the run does not exist, or the server keeps no runs.
+            APIError: the run does not exist or cannot be read now, or the server keeps no runs.
         """
         page_run = await self._page_runs.find_running(request.path_params["id"], session)
         if page_run is not None:
@@ -290,7 +290,7 @@ class RunPages:
         """Send the whole run as JSON, in the form of the API's trace.
 
         Raises:
-            APIError: the run does not exist, or its content was not stored.
+            APIError: the run does not exist, or its content was not stored or cannot be read now.
         """
         run_id: str = request.path_params["id"]
         encoded = await read_stored_run(self._store, run_id, session.tenant, session.scope)
@@ -371,7 +371,7 @@ class RunPages:
     async def _find(
         self, shown: ShownFilter, after: str | None
     ) -> tuple[RunPage | None, RunTotals | None]:
-        """Return a page of runs, and for the first page the totals of all matching runs.
+        """Return a page of runs, and for the first page the totals of the matching runs.
 
         Both are None if there is no store or the filter is invalid.
 
