@@ -42,6 +42,7 @@ CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 CONDUCTOR_LABEL = "(conductor)"
 """The worker label under which the conductor's own tokens are counted."""
 _BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900)
+"""The upper bounds of the histograms' buckets, in seconds."""
 
 ReadHealth = Callable[[], Mapping[WorkerId, WorkerHealth]]
 """Returns the health of each watched worker."""
