@@ -299,7 +299,7 @@ class Jobs:
         return result
 
     async def _run_job(self, perform: JobHandler, job: Job, running: _RunningJob) -> None:
-        """Run a job until it ends, is cancelled, or this process ends."""
+        """Run a job until it ends, is cancelled or taken over, or this process ends."""
         try:
             with running.claim, running.scope:
                 async with AsyncExitStack() as held:

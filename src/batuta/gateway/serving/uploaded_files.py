@@ -331,7 +331,7 @@ class UploadedFiles:
             each.holder[each.index] = await self._read_part(each, file, tenant)
 
     async def _read_part(self, named: _NamedFile, file: FileText, tenant: str) -> Json:
-        """Return a part with the file's text, picture or PDF; for a container only with its name.
+        """Return a part with the file's text, picture or PDF; for a container its name and id.
 
         Raises:
             APIError: the file cannot be read.
