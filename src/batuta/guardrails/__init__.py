@@ -1,4 +1,4 @@
-"""Named rules on the texts that go in, that pass between workers, and that come out."""
+"""Policies that check the request, the replies between workers, and the answer."""
 
 from batuta.guardrails.grounded import GroundedAction, GroundedPolicy
 from batuta.guardrails.guardrail import (

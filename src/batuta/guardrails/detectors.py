@@ -181,8 +181,8 @@ def build_detector(kind: str, options: DetectorOptions) -> Detector:
     """Return the detector of that kind.
 
     Raises:
-        ConfigError: there is no such kind, an option is missing, the schema cannot be used, or an
-            extra is not installed.
+        ConfigError: there is no such kind, an option is missing or invalid, or an extra is not
+            installed.
     """
     if kind not in DETECTORS:
         raise ConfigError(f"there is no policy of kind {kind!r}; {suggest_names(kind, DETECTORS)}")

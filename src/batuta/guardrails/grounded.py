@@ -17,9 +17,10 @@ class GroundedAction(StrEnum):
     FLAG = "flag"
     """The run records their number."""
     MARK = "mark"
-    """Each such statement is followed by a mark."""
+    """Each such statement is followed by a mark; an answer in a response format is withheld."""
     REPAIR = "repair"
-    """The worker that wrote them is called once more; those that stay unsupported are marked."""
+    """The worker that wrote them is called once more, unless the answer has several choices; for
+    those that stay unsupported the action is `MARK`."""
     REFUSE = "refuse"
     """The answer is withheld."""
 

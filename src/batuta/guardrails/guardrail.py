@@ -132,7 +132,10 @@ class GuardrailResult:
 
 @final
 class GuardrailCheck:
-    """The policies that check the texts of one question or reply, within one common time limit."""
+    """The policies that check the texts of one question or reply.
+
+    Their checks in other processes have one common time limit.
+    """
 
     def __init__(self, policies: Iterable[Guardrail], seconds: float = MAX_SECONDS) -> None:
         self.policies = tuple(policies)
@@ -157,7 +160,7 @@ class GuardrailCheck:
         return GuardrailCheck(policies, self._end - monotonic())
 
     async def apply(self, text: str, where: str) -> GuardrailResult:
-        """Apply each policy in turn, even after one blocks; return the text with what was done.
+        """Apply each policy in turn, even after one blocks; return the text and the actions.
 
         If a policy that fails closed cannot check the text, the note of its removal replaces all of
         the text, and no further policy is applied.
@@ -249,7 +252,7 @@ def _replace_spans(text: str, spans: list[TextSpan], note: str) -> str:
 
 
 class Guardrails:
-    """The policies of a served model, by stage."""
+    """The policies of a server, by stage."""
 
     def __init__(
         self, policies: Iterable[Guardrail] = (), grounded: GroundedPolicy | None = None

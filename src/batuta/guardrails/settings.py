@@ -4,7 +4,7 @@
 name = "no-keys"
 kind = "secrets"                          # secrets, injection, personal, size, schema or grounded
 on = ["input", "between", "output"]
-action = "redact"                         # redact, block or flag
+action = "redact"                         # redact, block or flag; of grounded: `GroundedAction`
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class GuardrailSetting(BaseModel):
     max_characters: int | None = Field(default=None, ge=1)
     """Maximum number of characters of a text, for the kind `size`."""
     countries: tuple[str, ...] = ()
-    """Two-letter codes of countries whose telephone numbers are found without a prefix too, for the
-    kind `personal`."""
+    """Two-letter codes of countries whose telephone numbers are found without a country code, for
+    the kind `personal`."""
     json_schema: dict[str, Any] | None = None
     """The schema that a text must fit, for the kind `schema`."""
     worker: str | None = None

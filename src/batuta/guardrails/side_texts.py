@@ -27,7 +27,10 @@ class SideTexts:
 
 
 def find_side_texts(question: Question) -> SideTexts:
-    """Return every text beside the messages, and the names, call ids and URLs in the messages."""
+    """Return the texts of tools, response format and stop sequences, and the names in messages.
+
+    The names include call ids and pictures' URLs.
+    """
     prose: dict[str, None] = {}
     fixed: dict[str, None] = dict.fromkeys(question.sampling.stop)
     for tool in question.tools:

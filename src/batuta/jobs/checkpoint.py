@@ -77,7 +77,7 @@ class Checkpoint:
             job: the job.
             records: stores calls and events.
             stored_events: the number of events that were stored before a crash.
-            notify: is called with the job's id after each stored event.
+            notify: is called with the job's id after each event.
             scope: is cancelled when the job is cancelled.
         """
         self._job = job

@@ -65,7 +65,7 @@ _MAX_RETRY_SECONDS = 30.0
 MAX_RECOVERIES = 20
 """Maximum attempts at a job by one process while the database fails."""
 MAX_UNENDED_ATTEMPTS = 2
-"""Attempts at a job that may die, with their process, without storing a further call."""
+"""Number of attempts that died without storing a further call, after which a job fails."""
 T = TypeVar("T")
 
 
@@ -132,7 +132,8 @@ class Jobs:
     """Stores jobs in a database and runs them; created by `open_jobs`.
 
     On SQLite one process runs the jobs. On PostgreSQL several processes may run jobs, and each
-    takes over the jobs of a process that died.
+    takes over the jobs of a process that died. All methods but `work` raise StoreError if the
+    database fails.
 
     Laws: every job accepted by `submit` ends, unless it is erased; a free slot goes to the tenant
     with the fewest jobs in this process, within the limits of `JobSlots`; a job waits while the
@@ -173,9 +174,6 @@ class Jobs:
 
         This process alone never exceeds the queue limit; concurrent replicas may exceed it by the
         jobs that they submit at the same time.
-
-        Raises:
-            StoreError: the database fails.
         """
         self._entering[tenant] += 1
         try:
@@ -189,9 +187,6 @@ class Jobs:
         """Queue the job; once this returns, the job will be run, unless it is cancelled.
 
         A job with an id that exists already is ignored.
-
-        Raises:
-            StoreError: the job could not be stored.
         """
         await self._table.add(job)
         if self._dispatcher is not None:
@@ -304,7 +299,7 @@ class Jobs:
         return result
 
     async def _run_job(self, perform: JobHandler, job: Job, running: _RunningJob) -> None:
-        """Run a job until it ends, is cancelled, or this process ends."""
+        """Run a job until it ends, is cancelled or taken over, or this process ends."""
         try:
             with running.claim, running.scope:
                 async with AsyncExitStack() as held:
@@ -395,7 +390,6 @@ class Jobs:
         raise StoreError("the database failed too many times")
 
     async def _sweep(self) -> None:
-        """Erase old jobs every hour."""
         complaint = "old jobs cannot be erased now"
         await sweep_hourly(self._database, JOBS_TABLE.c.created, self._forget_old, complaint)
 

@@ -112,7 +112,10 @@ def create_tables(connection: Connection) -> None:
 
 @final
 class JobRecords:
-    """Reads and writes the calls, events and attempts of jobs."""
+    """Reads and writes the calls, events and attempts of jobs.
+
+    Every method raises StoreError if the database fails.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -233,7 +233,6 @@ class JobTable:
         await self._database.execute(*erased, delete(JOBS_TABLE).where(_COLUMNS.id == job_id))
 
     async def _change(self, statement: Executable) -> Sequence[Row[Any]]:
-        """Execute a statement that changes rows, and return the rows that it returns."""
         return await self._database.run_write(
             lambda connection: connection.execute(statement).all()
         )

@@ -65,9 +65,9 @@ NO_SESSION_LIMITS = SessionLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """The request's field `orchestration`; None means the served model's default.
+    """The request's field `orchestration`; a limit of None is the served model's default.
 
-    `usd` is in dollars, and `allow` and `deny` are ids of workers.
+    `usd` is in dollars, and `allow` and `deny` are ids of workers; `allow` None: every worker.
     """
 
     usd: float | None = None
@@ -78,14 +78,15 @@ class RunOptions:
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] = ()
     trace: bool = False
+    """Whether the answer contains its whole run."""
     stream_steps: bool = False
     """Whether a stream also shows the text of the steps before the answer."""
     workflow: Workflow | None = None
     """The caller's own workflow, which is not planned by a conductor."""
     dry_run: bool = False
-    """Whether the run only makes a plan and estimates its cost, and calls no worker."""
+    """Whether the run only makes a plan and estimates its cost, and runs no step."""
     cache: bool | None = None
-    """False: neither use a cached answer nor cache this one."""
+    """False: neither use a cached answer nor cache this one; else the server's settings decide."""
     tags: tuple[str, ...] = ()
     """Tags by which plan rules select questions."""
     min_confidence: float | None = None
@@ -187,20 +188,19 @@ class RunOptions:
 
 _UNCACHED_OPTIONS = RunOptions(cache=False)
 NO_OPTIONS = RunOptions()
-"""The options of a body without `orchestration`."""
+"""The options of a body without `orchestration` whose headers allow a cached answer."""
 
 
 def parse_run_options(body: Fields) -> RunOptions:
     """Parse the field `orchestration` of a body in any dialect.
 
     Raises:
-        APIError: the field is malformed, or has an unknown field: a misspelt limit must not be
-            silently ignored.
+        APIError: the field is malformed or has an unknown field.
     """
     given = body.object(ORCHESTRATION_FIELD)
     if given is None:
         return _UNCACHED_OPTIONS if body.is_fresh else NO_OPTIONS
-    given.check_names(_KNOWN_FIELDS)
+    given.check_names(_KNOWN_FIELDS)  # a misspelt limit must not be ignored
     return RunOptions(
         usd=given.number("max_cost_usd", 0, _MAX_VALUE),
         tokens=given.whole("max_tokens", 0, _MAX_VALUE),
@@ -388,7 +388,7 @@ def client_session(body: Fields) -> str:
 def request_labels(body: Fields) -> RequestLabels:
     """Return a request's end user and the first `MOST_PAIRS` pairs of its metadata.
 
-    Values that are not strings are ignored.
+    Values that are not strings are ignored, and so is the pair `user_id`.
     """
     raw = body.raw
     metadata = _metadata_of(raw)
@@ -421,7 +421,7 @@ def session_id(tenant: str, named: str, question: Question) -> str:
 def first_texts(question: Question) -> list[str]:
     """Return the texts of a conversation's messages up to the first of the user.
 
-    They are the same in every request of the conversation.
+    Clients usually send them unchanged in every request of the conversation.
     """
     texts: list[str] = []
     for message in question.messages:

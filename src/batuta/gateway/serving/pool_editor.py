@@ -52,7 +52,7 @@ class PoolEditor:
             by: the actor, for the audit trail.
 
         Raises:
-            BatutaError: the edit is not possible, the changed settings cannot be used (then the
+            BatutaError: the file cannot be changed, the changed settings cannot be used (then the
                 file is restored), or the change cannot be recorded (then it stays).
         """
         async with self._lock:

@@ -3,9 +3,7 @@
 Nothing here reserves money or calls a worker; `execute.py` does both.
 
 Coding agents also send requests of their own: titles, topic checks, probes, searches and
-compactions. They are recognised by the exact form in which agents send them, so that a user's
-question is not mistaken for one. Text is compared only where the agent itself writes it: in system
-messages and at the beginning of a message.
+compactions. They are recognised by the form in which the agents send them.
 """
 
 from __future__ import annotations
@@ -166,7 +164,8 @@ class CallPreparer:
         """Return the call with its model, pool and limits.
 
         Raises:
-            APIError: the call requires what the model does not support, or the caller may not use.
+            APIError: the model is unknown or cannot serve the call, or a permission, rule or policy
+                forbids it.
         """
         served = find_served_model(self._catalogue, call.model, embeds=call.embeds)
         call = tagged_call(_with_effort(call, served.effort), caller)
@@ -189,7 +188,7 @@ class CallPreparer:
         if effort is not None:
             pool = pool_for_effort(effort, served, pool)
             served = replace(served, conductor=conductor_for_effort(effort, served))
-        least = required_confidence(options, caller, served, self._catalogue.confidence)
+        min_confidence = required_confidence(options, caller, served, self._catalogue.confidence)
         if tags:
             conducted = served.solver is None and not served.direct and limits.steps > 1
             pool = capable_workers(pool, question, conducted=conducted)
@@ -204,7 +203,7 @@ class CallPreparer:
         served = self._keep_worker(served, call.question, pool, caller)
         if auxiliary is not None and self._answers_alone(auxiliary, served):
             served = answer_alone(served, auxiliary, call.question, pool)
-            limits, least = replace(limits, steps=1, rounds=1), None
+            limits, min_confidence = replace(limits, steps=1, rounds=1), None
         return PreparedCall(
             call=call,
             caller=caller,
@@ -218,7 +217,7 @@ class CallPreparer:
             guarded=acts,
             rules=rules,
             approvals=self._find_approvals(caller, served, question),
-            min_confidence=least,
+            min_confidence=min_confidence,
             refuses_unsure=self._catalogue.refuses_unsure,
             auxiliary=auxiliary,
         )
@@ -256,7 +255,7 @@ class CallPreparer:
     def _find_approvals(
         self, caller: Caller, served: ServedModel, question: Question
     ) -> tuple[ApprovalRule, ...]:
-        """Return the rules by which a person may have to approve a plan of this question.
+        """Return the rules that may require a person's approval of a plan for this question.
 
         Raises:
             APIError: such rules apply, and the model has no plan to approve.
@@ -294,7 +293,7 @@ class CallPreparer:
     def _with_tools(
         self, call: ParsedCall, clients: Mapping[WorkerId, Client], pool: Pool, caller: Caller
     ) -> tuple[ParsedCall, Mapping[WorkerId, Client]]:
-        """Return the call with the server's tools that it requests and its key permits.
+        """Return the call with the server's tools that its key permits, and the clients.
 
         Raises:
             APIError: a tool is not available, and the dialect does not ignore missing tools.
@@ -341,7 +340,7 @@ def permit_workers(
     pool: Pool,
     clients: Mapping[WorkerId, Client],
 ) -> tuple[Pool, Mapping[WorkerId, Client], tuple[GuardrailTriggered, ...]]:
-    """Return the workers that the rules permit, their clients, and a finding for each exclusion.
+    """Return the workers that the rules permit, their clients, and a finding per excluding rule.
 
     Args:
         rules: the rules of the question's tenant and tags.
@@ -382,7 +381,7 @@ def required_confidence(
 ) -> float | None:
     """Return the required confidence: the highest of the model's, the key's and the request's.
 
-    Return None if none of the three is set.
+    Return None if none of the three is set. For embeddings only the model's counts.
 
     Raises:
         APIError: the request or its key requires a confidence, but no confidence model was fitted
@@ -439,7 +438,7 @@ _TOPIC_CHECK = "Analyze if this message indicates a new conversation topic."
 COMPACTION_BEGINNING = "You are performing a CONTEXT CHECKPOINT COMPACTION."
 """The beginning of the last message of Codex's request for a summary of the conversation."""
 _TEXT_ONLY = "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools."
-"""The beginning of Claude Code's request for a summary, which still offers its tools."""
+"""The beginning of the last message of Claude Code's request for a summary."""
 _TRANSCRIPT = "Here is the conversation so far:\n\n<conversation>\n"
 """The beginning of the only message of opencode's request for a summary."""
 _SUMMARY_REQUESTS = ("Create a new anchored summary", "Construct a new summary that combines both")
@@ -485,7 +484,7 @@ def _kind_without_tools(call: ParsedCall, messages: list[Message]) -> str | None
 
 
 def _wants_plain_summary(messages: list[Message]) -> bool:
-    """Return True for a request for a summary without tools, as Codex and opencode send it."""
+    """Return True for a request for a summary as Codex and opencode send it, without tools."""
     text = messages[-1].text
     if text.startswith(COMPACTION_BEGINNING):
         return True
@@ -494,7 +493,7 @@ def _wants_plain_summary(messages: list[Message]) -> bool:
 
 
 def _wants_summary(last: Message) -> bool:
-    """Return True for a request for a summary with tools, as Claude Code sends it."""
+    """Return True for a request for a summary as Claude Code sends it, with tools."""
     text = last.text if last.role is Role.USER else ""
     return text.startswith(_TEXT_ONLY) and _SUMMARY in text
 

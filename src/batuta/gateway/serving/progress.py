@@ -128,14 +128,14 @@ class RunProgress:
 class _StepTexts:
     """The text of the steps before the answer, shown one step after another.
 
-    Of concurrent steps one is streamed; the text of the others is buffered until it ends.
+    Of concurrent steps one is streamed; the others' text is buffered until that step ends.
     """
 
     def __init__(self, prepared: PreparedCall) -> None:
         self.interrupted = False
-        """Whether a line of progress came after the current step's last text."""
+        """Whether the next text needs a line that names its step."""
         self._waits_for_check = GuardrailStage.BETWEEN in prepared.guardrails.stages
-        """A guardrail may redact a step's text, so it is shown only when the step has ended."""
+        """Whether a step's text is shown only at its end, since a guardrail may redact it."""
         self._workers: dict[StepPosition, str] = {}
         self._current: StepPosition | None = None
         self._buffered: dict[StepPosition, list[str]] = {}
@@ -213,8 +213,8 @@ Events = list[dict[str, Any]]
 class AnswerEvents(ABC):
     """Makes a dialect's events of an answer: of its fragments, and of what was not streamed.
 
-    Each dialect implements the events of a text, a thought, a call and a picture. The methods
-    return the events to send, which may be none.
+    Each dialect implements the events of a text, a thought, a call and a picture, and records what
+    it sends in the fields of this class. The methods return the events to send, which may be none.
     """
 
     def __init__(self) -> None:
@@ -279,7 +279,8 @@ class AnswerEvents(ABC):
         Args:
             reply: the whole reply.
             reasoning: whether all reasoning must be shown, since none was streamed.
-            thoughts: else, whether the redacted thoughts that were not streamed must be shown.
+            thoughts: whether redacted thoughts that were not streamed are shown if `reasoning` is
+                False.
         """
         events: Events = []
         if not reasoning:

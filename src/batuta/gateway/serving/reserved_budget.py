@@ -15,7 +15,7 @@ from batuta.store.budgets import Budgets
 from batuta.store.ledger import BudgetStatus, Reservation, nano_to_usd, usd_to_nano
 
 _RETRY = {"retry-after": "2", "retry-after-ms": "2000", "x-should-retry": "true"}
-"""Headers by which clients retry soon: other runs, which hold a part of the budget, may end."""
+"""Headers that make clients retry soon: other runs may then have released a part of the budget."""
 _NO_RETRY = {"x-should-retry": "false"}
 
 
@@ -88,7 +88,7 @@ class ReservedBudget:
 
     @property
     def granted(self) -> Decimal:
-        """The dollars reserved so far, of which the run may spend all."""
+        """The dollars that are reserved for the run so far."""
         return nano_to_usd(self._reservation.nano)
 
     def count(self, usd: Decimal) -> None:
@@ -96,10 +96,10 @@ class ReservedBudget:
         self.counted = usd
 
     async def raise_to(self, usd: Decimal, least: Decimal) -> Decimal:
-        """Raise the reservation to `usd`, or to at least `least`; return the new amount.
+        """Set the reservation to `usd`, or to what the budgets allow; return the new amount.
 
         Raises:
-            LimitReachedError: a budget has less than `least`, or cannot be checked now.
+            LimitReachedError: a budget allows less than `least`, or cannot be checked now.
         """
         has = self._reservation.nano
         more, enough = usd_to_nano(usd) - has, max(0, usd_to_nano(least) - has)

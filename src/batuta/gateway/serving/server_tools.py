@@ -56,14 +56,14 @@ def server_tool_name(kind: str | None) -> str | None:
 def parse_requested_tools(
     entries: Iterable[Fields], *, opens_pages: bool = False
 ) -> tuple[RequestedTool, ...]:
-    """Return the server's tools among the entries, each by its first entry.
+    """Return the server's tools among the entries; of a tool's entries the first counts.
 
     Args:
         entries: the tools of a body.
         opens_pages: whether a search may also read pages in this dialect.
 
     Raises:
-        APIError: an entry is malformed.
+        APIError: an entry is malformed, or a file search names no files.
     """
     requested_tools: dict[str, RequestedTool] = {}
     for entry in entries:
@@ -116,9 +116,10 @@ def grant_tools(
     *,
     offered: ServerTools | None,
 ) -> tuple[ParsedCall, Mapping[WorkerId, Client]]:
-    """Return the call with those of its requested tools that this server offers, and its clients.
+    """Return the call with those of its requested tools that this server offers, and the clients.
 
-    A tool with the name of one of the client's own tools is left out.
+    Models' clients are wrapped, so that they run the tools. A tool with the name of one of the
+    client's own tools is left out.
 
     Raises:
         APIError: a tool is not offered, and the dialect does not ignore missing tools.

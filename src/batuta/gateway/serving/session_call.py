@@ -3,8 +3,8 @@
 The state of a session is in the memory of this process or in the Redis that the replicas share. The
 state is loaded before a run and updated after the run.
 
-A session's id is a digest of the tenant and the client's name of the session, so a client that
-sends another tenant's session name gets a different id. No text of a conversation is kept.
+A session's id is a digest that includes the tenant, so a client that sends another tenant's session
+name gets a different id. The state contains no text of the conversation.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class SessionCall:
     id: str
     """The session's id."""
     thread: str
-    """The key of the request's thread; empty: the request does not belong to the conversation."""
+    """The key of the request's thread; empty: the request belongs to none."""
     before: SessionThread
     """The thread at this request, before its run."""
     replaces: str = ""
@@ -93,7 +93,7 @@ class SessionCall:
     tokens: int = 0
     """The estimated tokens of the conversation; 0 unless the session is conducted."""
     acts: bool = False
-    """Whether the answering worker becomes the session's acting worker."""
+    """Whether the answering worker becomes the thread's acting worker."""
     consults: bool = False
     """Whether the run's calls of other models count as consultations of the session."""
     is_bound: bool = False
@@ -142,6 +142,7 @@ class SessionPlan:
     served: ServedModel
     limits: Limits
     resumed: ResumeState | None
+    """The paused workflow that continues; None: a new one is planned."""
     revise: WorkflowRevision | None = None
     """Revises plans to keep the acting worker if switching does not pay."""
 
@@ -203,7 +204,7 @@ class SessionKeeper:
         return begun
 
     def conduct(self, plan: SessionPlan, call: ParsedCall, rules: SessionRules) -> SessionPlan:
-        """Return what runs in the session; the acting worker can be replaced only at boundaries.
+        """Return the plan with the session's limit and, for an agent's request, its conductor.
 
         Args:
             plan: what would run without a session.
@@ -260,8 +261,7 @@ class SessionKeeper:
     ) -> Decimal | None:
         """Estimate the dollars that the pool's best worker alone would have cost.
 
-        Return None if the pool has one worker or the run made no call; see
-        `conductors.sessions.saving`.
+        Return None if the pool has one worker, the run made no call, or a price is unknown.
         """
         if len(pool) == 1 or not (run.steps or run.cost.usd or run.cost.unpriced_calls):
             return None
@@ -271,7 +271,7 @@ class SessionKeeper:
         return estimate_alone(run, best, question, thread, now=now, warm_seconds=warm)
 
     async def end(self, call: SessionCall, run: Run) -> None:
-        """Update the session's state, in memory and in the call, with the finished run."""
+        """Add the finished run to the session's state, and set `call.state` to the result."""
         after = replace(call.before, tokens=call.tokens) if call.acts else call.before
         step = run.answering_step if call.acts else None
         if step is not None:
@@ -367,7 +367,7 @@ def _with_limit(plan: SessionPlan, question: Question) -> SessionPlan:
 
 
 def _find_unpaid(plan: SessionPlan, question: Question) -> frozenset[WorkerId]:
-    """Return the workers of which even the cheapest call exceeds the run's limit in dollars."""
+    """Return the workers whose cheapest call already exceeds the run's limit in dollars."""
     usd, unknown = plan.limits.usd, plan.limits.unknown
     if usd is None:
         return frozenset()
@@ -379,7 +379,7 @@ def _find_unpaid(plan: SessionPlan, question: Question) -> frozenset[WorkerId]:
 
 
 def _is_conducted(served: ServedModel, call: ParsedCall) -> bool:
-    """Return True for an agent's request (with tools) to a conducted model."""
+    """Return True for a request with tools to a conducted model, without its own workflow."""
     options = call.options
     if served.conductor is None or served.direct or not call.question.tools:
         return False
@@ -389,7 +389,7 @@ def _is_conducted(served: ServedModel, call: ParsedCall) -> bool:
 def _conduct_anew(
     plan: SessionPlan, conducting: Conducting, view: SessionView, *, most_rounds: int
 ) -> SessionPlan:
-    """Return the plan of a new workflow, which the session's choice conducts.
+    """Return the plan of a new workflow by the conductor that the session has chosen.
 
     Args:
         plan: what would run without a session.
@@ -430,8 +430,8 @@ def _with_reason(resumed: ResumeState, reason: str) -> ResumeState:
 def count_consultations(run: Run) -> int:
     """Return the number of calls of other models than the acting one: of advisers and conductors.
 
-    In each round this is the number of steps before the workflow's last, and one if a model drafted
-    the workflow.
+    In each round this is the number of steps other than the workflow's last, and one if a model
+    drafted the workflow.
     """
     return sum(_consultations_of(round_) for round_ in run.rounds)
 
@@ -443,7 +443,7 @@ def _consultations_of(round_: Round) -> int:
 
 
 def note_acting(call: SessionCall | None, run: Run) -> ActingNote:
-    """Return which worker acted in the run, from which worker it took over (if any), and why."""
+    """Return the worker that acted in the run, the one that it replaced, if any, and the reason."""
     step = run.answering_step
     acting = None if step is None else str(step.worker)
     before = call.before.acting if call is not None and call.acts else None

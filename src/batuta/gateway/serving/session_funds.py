@@ -16,10 +16,9 @@ from batuta.gateway.serving.tenant_memory import SessionMemory
 
 @final
 class SessionFunds:
-    """Reserves dollars of a session with a limit for the calls of a run.
+    """Reserves dollars of a session with a limit, so that concurrent runs share them.
 
-    So concurrent requests cannot exceed the limit together. If a server dies, the reservations of
-    its runs stay in Redis until the session expires.
+    If a server dies, the reservations of its runs stay in Redis until the session expires.
     """
 
     def __init__(self, memory: SessionMemory, call: SessionCall, also: Funds | None) -> None:
@@ -47,11 +46,11 @@ class SessionFunds:
             self._also.count(usd)
 
     async def raise_to(self, usd: Decimal, least: Decimal) -> Decimal:
-        """Raise the reservation to `usd`, or to at least `least`; return the new amount.
+        """Raise the reservation to `usd`, or to what is left; return the new amount.
 
         Raises:
-            LimitReachedError: the session or a budget has less than `least`, or a budget cannot be
-                checked now.
+            LimitReachedError: the session or a budget allows less than `least`, or a budget cannot
+                be checked now.
         """
         most = self._call.max_cost_usd or Decimal(0)
         held = await self._hold(usd, least, most)
@@ -64,7 +63,7 @@ class SessionFunds:
         return held if self._also is None else await self._also.raise_to(held, least)
 
     async def _hold(self, usd: Decimal, least: Decimal, most: Decimal) -> Decimal | None:
-        """Reserve dollars in the session; return None if it has less than `least`.
+        """Reserve dollars in the session; return None if it has less than `least` left.
 
         This is shielded, so that a cancellation does not lose the reservation.
         """

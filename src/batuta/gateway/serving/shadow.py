@@ -85,7 +85,7 @@ class ShadowRuns:
 
         Args:
             store: stores verdicts, costs and the daily budget; None: nothing is compared.
-            rules: returns the current share, and the dollars per day.
+            rules: returns the current settings of sessions.
         """
         self._store = store
         self._rules = rules
@@ -196,7 +196,8 @@ class ShadowRuns:
 def _is_comparable(prepared: PreparedCall, run: Run) -> bool:
     """Return True if the run answered a turn of a session with a new text that may be stored.
 
-    With the server's tools a comparison would run programs and searches again.
+    Calls with the server's tools are left out, since a comparison would run programs and searches
+    again; so are calls whose plans may need an approval.
     """
     session, call = prepared.in_session, prepared.call
     if session is None or not session.thread or not call.store or call.server_tools:
@@ -221,7 +222,7 @@ def _render_reply(reply: Reply) -> str:
 
 
 def read_comparison(text: str, *, is_first: bool) -> ShadowVerdict:
-    """Parse the verdict on the run's answer from the judge's first word; other words judge nothing.
+    """Parse the verdict on the run's answer from the judge's first word; else `UNJUDGED`.
 
     Args:
         text: the judge's reply.

@@ -155,7 +155,7 @@ def _as_text(value: Any) -> str:
 
 
 def _read_thread(written: Any) -> SessionThread | None:
-    """Return the thread from its JSON; None if another version of Batuta wrote it."""
+    """Return the thread from its JSON; None if it cannot be parsed."""
     try:
         known = cast("dict[str, Any]", orjson.loads(written or b""))
         warm = {

@@ -3,8 +3,8 @@
 An encoder alone cannot decide: it places "Is 7 bigger than 3?" and "Is 3 bigger than 7?", or a
 sentence and its negation, nearer to each other than most rephrasings. So the core of the question
 must be equal, letter by letter. Only the phrasing may differ: courtesies, a few equivalent forms
-of a question, the case of the first letter and the punctuation at the end. For such pairs the
-encoder decides whether the phrasings mean the same.
+of a question, the case of the first letter, the kind of apostrophe and the punctuation at the end.
+For such pairs the encoder decides whether the phrasings mean the same.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def _is_plain(text: str) -> bool:
 def comparable_question(question: Question) -> tuple[Question, str] | None:
     """Return the question with its last message replaced by its core, and that message's text.
 
-    Return None if the message has no core, is not one text of the user, or the question has tools,
-    a response format or attachments.
+    The encoder's name precedes the core. Return None if the message has no core or is not one text
+    of the user, or the question has tools, a response format or attachments.
     """
     last = question.messages[-1]
     part = last.parts[0] if len(last.parts) == 1 else None

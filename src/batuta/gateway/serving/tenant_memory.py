@@ -1,7 +1,4 @@
-"""Bounded memories between requests: of sessions, of conversations' workers, and before calls.
-
-A tenant that fills a memory evicts its own values. The state of a session contains no text.
-"""
+"""Bounded memories between requests: of sessions, of what preceded tool calls, and of workers."""
 
 from __future__ import annotations
 
@@ -65,7 +62,7 @@ class TenantMemory(Generic[K, V]):
         """Start empty.
 
         Args:
-            most: maximum size of all values together.
+            most: maximum size of all values together, in the unit of `put`'s `size`.
             seconds: how long a value is kept.
             clock: returns the time in seconds.
         """
@@ -161,8 +158,8 @@ class SessionMemory(Protocol):
     """The states of sessions.
 
     Laws: `hold` grants no more than the limit minus the session's costs and its other reservations.
-    An unknown session is new. Concurrent updates of a session are all applied. The most recently
-    used `MOST_THREADS` threads are kept.
+    An unknown session is new. The costs and counts of concurrent updates are all added. The most
+    recently used `MOST_THREADS` threads are kept.
     """
 
     async def load(self, tenant: str, session: str) -> SessionState:
@@ -352,7 +349,6 @@ class CallMemory:
 
 
 def _results_text(calls: Sequence[ServerCall]) -> str:
-    """Return the calls and results of the server's tools as text for a model."""
     numbers = count(1)
     return "\n\n".join(_result_text(call, numbers) for call in calls)
 
@@ -384,7 +380,7 @@ def _digest_beginning(question: Question) -> bytes:
 
 
 def _key_of(call: ToolCall, begun: bytes) -> bytes:
-    """Return a key of a call that is unique even if a provider reuses call ids."""
+    """Return a digest of the call and the conversation's beginning: a provider may reuse ids."""
     try:
         arguments = orjson.dumps(orjson.loads(call.arguments or "{}"), option=orjson.OPT_SORT_KEYS)
     except (ValueError, TypeError):  # not JSON, or nested more deeply than orjson writes
@@ -405,7 +401,7 @@ MAX_CONVERSATIONS = 10_000
 
 
 def tenant_key(question: Question, tenant: str) -> Question:
-    """Return the question with a prompt-cache key unique to the tenant, hashed for providers."""
+    """Return the question with its prompt-cache key, if any, hashed together with the tenant."""
     cache = question.cache
     if cache is None or cache.key is None:
         return question
@@ -446,6 +442,6 @@ class ConversationWorkers:
 
 
 def _conversation_beginning(question: Question, model: str) -> int:
-    """Return a hash of the constant beginning of a conversation."""
+    """Return a hash of the model, the prompt-cache key and the conversation's beginning."""
     key = question.cache.key if question.cache else None
     return hash((model, key, *first_texts(question)))

@@ -22,7 +22,7 @@ _SERVED = frozenset({FILE_SEARCH, CODE_INTERPRETER})
 _MODES = ("none", "auto", "required")
 
 ToolSelection = tuple[tuple[Tool, ...], str | None]
-"""The tools that may be called, and `auto`, `none`, `required` or a tool's name."""
+"""The tools that may be called, and `auto`, `none`, `required`, a tool's name or None."""
 NO_TOOLS: ToolSelection = ((), None)
 
 
@@ -69,7 +69,7 @@ def parse_chat_server_tools(body: Fields) -> tuple[RequestedTool, ...]:
     """Return the server's tools that a chat body requests; none if `tool_choice` is "none".
 
     Raises:
-        APIError: a tool is malformed.
+        APIError: a tool or the choice is malformed; see `parse_tools`.
     """
     served = offered_by_server(body)
     choice = body.get("tool_choice")
@@ -166,7 +166,7 @@ def _parse_allowed_tools(
 def select_allowed_tools(
     allowed: Fields, names: set[str], tools: tuple[Tool, ...], *, allows_served: bool
 ) -> ToolSelection:
-    """Return the client's tools that are allowed, and the mode of `allowed_tools`.
+    """Return the client's tools that are allowed, and the mode; None if none of them is allowed.
 
     Args:
         allowed: the field `allowed_tools`, which has the mode.

@@ -50,7 +50,8 @@ PROGRAM_FILES = "The files that the question names are in its working folder, by
 ALL = "all"
 """In a file search, this name stands for all files of the tenant."""
 MAX_NAMED = 50
-"""Maximum number of parts of a request that name files."""
+"""Maximum number of parts of a request that name files. Files of earlier turns are added for
+programs up to this number."""
 _FIELDS_WITH_PARTS = ("messages", "input", "system")
 """Fields of a body that contain parts."""
 
@@ -72,7 +73,7 @@ class FileLimits:
     encoder: SentenceEncoder | None = None
     """Embeds a file's passages when it is stored; None: only keyword (BM25) search."""
     encoding: CapacityLimiter = field(default_factory=partial(CapacityLimiter, 1))
-    """One file is encoded at a time, so that a core is left for the server."""
+    """Limits how many files are encoded at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +204,7 @@ class UploadedFiles:
     async def bind(self, call: ParsedCall, caller: Caller) -> ParsedCall:
         """Give the call's requested tools their files, and replace its Office files by their texts.
 
-        Programs also get the files of earlier turns.
+        Programs also get the files of earlier turns, as many as fit.
 
         Raises:
             APIError: a program's file does not exist, its files are too large, an Office file
@@ -330,7 +331,7 @@ class UploadedFiles:
             each.holder[each.index] = await self._read_part(each, file, tenant)
 
     async def _read_part(self, named: _NamedFile, file: FileText, tenant: str) -> Json:
-        """Return a part with the file's text, picture or PDF; for a container only with its name.
+        """Return a part with the file's text, picture or PDF; for a container its name and id.
 
         Raises:
             APIError: the file cannot be read.
@@ -403,7 +404,8 @@ async def keep_file(table: FileTable, file: StoredFile, content: bytes, limits: 
 async def read_file_text(name: str, content: bytes, most: int) -> tuple[str | None, str]:
     """Return a file's text, of at most `most` characters, and the error if reading failed.
 
-    The text is None if the file has no text or reading failed; the error is empty otherwise.
+    The text is None if the file has no text or reading failed. The error is empty unless reading
+    failed.
     """
     from batuta.tools.parsing import read_document  # noqa: PLC0415 - only if files are stored
     from batuta.tools.source import ToolError  # noqa: PLC0415 - same

@@ -24,7 +24,7 @@ from batuta.store.waiting_runs import MOST_WAITING, MOST_WAITING_BYTES, WAITING_
 MAX_PENDING = 1000
 """Maximum number of paused runs in memory; the oldest of the largest tenant is evicted first."""
 _MOST_RUN_BYTES = 8 << 20
-"""Maximum number of bytes of a shared encrypted run; a larger one only continues on its replica."""
+"""Maximum number of bytes of a shared encrypted run; a larger one is not shared."""
 
 # A tenant's keys, all in one slot of a cluster: its runs by time with their sizes, the sum of the
 # sizes, and one key per run.
@@ -144,7 +144,7 @@ class RedisWaitingRuns:
 class SharedWaitingRuns:
     """Encrypts paused runs for other replicas, and decrypts those of other replicas.
 
-    For `add` and `find`, a table that fails counts as empty.
+    `add` and `find` log the error of a table that fails, and do not raise it.
     """
 
     def __init__(self, table: WaitingRunTable, sealer: RunSealer) -> None:
@@ -195,7 +195,7 @@ class PendingToolRuns:
 
         Args:
             store: stores runs; None: runs are not stored.
-            shared: shares runs with other replicas; None: there are no other replicas.
+            shared: shares runs with other replicas; None: runs in memory are not shared.
             max_pending: maximum number of runs in memory.
             clock: returns the time in seconds.
         """
@@ -221,7 +221,7 @@ class PendingToolRuns:
             await self._shared.add(waiting, tenant)
 
     async def dismiss(self, tenant: str, run_ids: Collection[str] | None = None) -> None:
-        """Delete these runs of the tenant; None: all of them.
+        """Delete these runs of the tenant in memory and in the shared table; None: all of them.
 
         Raises:
             StoreError: the shared table is in a database that fails.

@@ -1,6 +1,6 @@
-"""Structured logs: one JSON object per line, whose message has no secrets.
+"""Structured logs: one JSON object per line, with secrets in its message redacted.
 
-Callers leave secrets and content out of the fields of `about`; they are written as they are.
+The fields of `about` are written unchanged, so callers must leave secrets and content out of them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class JsonLogFormatter(logging.Formatter):
 def start_logs(form: LogFormat) -> None:
     """Log to stderr as JSON, in place of other handlers; `QUIET` changes nothing.
 
-    The program calls this, and the library never does.
+    Batuta's loggers write from INFO, all others from WARNING. The program calls this, and the
+    library never does.
     """
     if form is LogFormat.QUIET:
         return

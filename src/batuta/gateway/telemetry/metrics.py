@@ -42,11 +42,12 @@ CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 CONDUCTOR_LABEL = "(conductor)"
 """The worker label under which the conductor's own tokens are counted."""
 _BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900)
+"""The upper bounds of the histograms' buckets, in seconds."""
 
 ReadHealth = Callable[[], Mapping[WorkerId, WorkerHealth]]
 """Returns the health of each watched worker."""
 ReadGauges = Callable[[], Mapping[str, tuple[str, float]]]
-"""Returns the current gauges: by name, the description and the value."""
+"""Returns descriptions and current values by name; a name that ends in `_total` is a counter's."""
 ReadDrift = Callable[[], Mapping[str, Mapping[DriftKind, DriftState]]]
 """Returns the drift of each worker from its measured behaviour."""
 
@@ -59,12 +60,12 @@ class Metrics:
         self._registry = registry = CollectorRegistry()
         counted: list[_Counter | _Histogram] = []
 
-        def counter(name: str, what: str, *labels: str) -> _Counter:
-            counted.append(made := _Counter(f"batuta_{name}", what, labels))
+        def counter(name: str, description: str, *labels: str) -> _Counter:
+            counted.append(made := _Counter(f"batuta_{name}", description, labels))
             return made
 
-        def seconds(name: str, what: str, *labels: str) -> _Histogram:
-            counted.append(made := _Histogram(f"batuta_{name}_seconds", what, labels))
+        def seconds(name: str, description: str, *labels: str) -> _Histogram:
+            counted.append(made := _Histogram(f"batuta_{name}_seconds", description, labels))
             return made
 
         self._requests = counter("requests", "Requests answered.", "route", "method", "status")
@@ -72,11 +73,11 @@ class Metrics:
         self._refusals = counter("refusals", "Requests refused, by the error's code.", "code")
         self._runs = counter("runs", "Runs ended.", "model", "outcome", "tenant")
         self._duration = seconds("run", "Duration of a run.", "model")
-        self._first = seconds("first_token", "Time to the answer's first token.", "model")
+        self._first = seconds("first_token", "Time to the answer's first token or end.", "model")
         self._explored = counter("explored_runs", "Runs that explored an alternative.", "model")
         self._rounds = counter("rounds", "Workflows executed.", "model")
         self._malformed = counter("malformed_plans", "Drafts that were not a workflow.", "model")
-        self._rules = counter("plan_rules", "Plans that a rule acted on.", "rule", "action")
+        self._rules = counter("plan_rules", "Actions of plan and approval rules.", "rule", "action")
         self._steps = counter("steps", "Steps ended.", "worker", "result")
         self._attempts = counter("failed_attempts", "Failed calls, retried.", "worker", "code")
         self._substituted = counter("substitutions", "Steps given to another worker.", "worker")
@@ -172,8 +173,8 @@ class _Counter:
     thread that formats the metrics reads a copy.
     """
 
-    def __init__(self, name: str, what: str, labels: tuple[str, ...]) -> None:
-        self._name, self._what, self._labels = name, what, labels
+    def __init__(self, name: str, description: str, labels: tuple[str, ...]) -> None:
+        self._name, self._description, self._labels = name, description, labels
         self._sums: dict[tuple[str, ...], float] = {}
         self._created: dict[tuple[str, ...], float] = {}
 
@@ -185,14 +186,13 @@ class _Counter:
             self._sums[labels], self._created[labels] = amount, time()
 
     def copy(self) -> _Counter:
-        """Return a snapshot."""
-        copied = _Counter(self._name, self._what, self._labels)
+        copied = _Counter(self._name, self._description, self._labels)
         copied._sums, copied._created = self._sums.copy(), self._created.copy()
         return copied
 
     def metric(self) -> Metric:
         """Return the library's metric with a sample for each set of labels."""
-        metric = Metric(self._name, self._what, "counter")
+        metric = Metric(self._name, self._description, "counter")
         for labels, total in self._sums.items():
             named = dict(zip(self._labels, labels, strict=True))
             metric.add_sample(f"{self._name}_total", named, total)
@@ -204,15 +204,14 @@ class _Counter:
 class _Histogram:
     """A histogram over `_BUCKETS` with labels; see `_Counter`."""
 
-    def __init__(self, name: str, what: str, labels: tuple[str, ...]) -> None:
-        self._name, self._what, self._labels = name, what, labels
+    def __init__(self, name: str, description: str, labels: tuple[str, ...]) -> None:
+        self._name, self._description, self._labels = name, description, labels
         self._counts: dict[tuple[str, ...], list[int]] = {}
         """Counts per bucket (not cumulative); the last is for values above all bounds."""
         self._sums: dict[tuple[str, ...], float] = {}
         self._created: dict[tuple[str, ...], float] = {}
 
     def observe(self, value: float, *labels: str) -> None:
-        """Count the value."""
         if labels not in self._counts:
             self._counts[labels], self._sums[labels] = [0] * (len(_BUCKETS) + 1), 0.0
             self._created[labels] = time()
@@ -220,15 +219,14 @@ class _Histogram:
         self._sums[labels] += value
 
     def copy(self) -> _Histogram:
-        """Return a snapshot."""
-        copied = _Histogram(self._name, self._what, self._labels)
+        copied = _Histogram(self._name, self._description, self._labels)
         copied._counts = {labels: counts.copy() for labels, counts in self._counts.items()}
         copied._sums, copied._created = self._sums.copy(), self._created.copy()
         return copied
 
     def metric(self) -> Metric:
         """Return the library's metric with cumulative buckets."""
-        metric = Metric(self._name, self._what, "histogram")
+        metric = Metric(self._name, self._description, "histogram")
         bounds = [*(repr(float(bound)) for bound in _BUCKETS), "+Inf"]
         for labels, counts in self._counts.items():
             named = dict(zip(self._labels, labels, strict=True))
@@ -253,13 +251,12 @@ class _CountedMetrics(Collector):
         self._copies = tuple(counted.copy() for counted in self._counted)
 
     def collect(self) -> Iterable[Metric]:
-        """Return every counter and every histogram."""
         return [snapshot.metric() for snapshot in self._copies]
 
 
 @final
 class _FirstTokenTimer:
-    """Measures the seconds to the answer's first text, or to the end if no text is streamed."""
+    """Measures the seconds to the answer's first text, or to its end if no text is streamed."""
 
     def __init__(self, first: _Histogram, model: str, emit: EventHandler) -> None:
         self._first = first
@@ -303,9 +300,9 @@ class _LiveGauges(Collector):
         return self._metrics
 
     def _read_all(self) -> Iterable[Metric]:
-        for name, (what, value) in self._gauges().items():
+        for name, (description, value) in self._gauges().items():
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-            yield kind(f"batuta_{name}", what, value=value)
+            yield kind(f"batuta_{name}", description, value=value)
         state = GaugeMetricFamily("batuta_breaker", "1: in this state.", labels=["worker", "state"])
         opened = CounterMetricFamily("batuta_breaker_opened", "Times opened.", labels=["worker"])
         for worker, health in self._health().items():

@@ -90,7 +90,7 @@ class SpanTree:
 
 
 def parse_parent_span(traceparent: bytes | None) -> ParentSpan | None:
-    """Return the span in a `traceparent` header; None if it is missing or malformed."""
+    """Return the span in a `traceparent` header of version 00; None if it is missing or invalid."""
     match = _PARENT.fullmatch(traceparent) if traceparent else None
     if match is None:
         return None
@@ -274,8 +274,8 @@ async def open_span_exporter(environ: Mapping[str, str]) -> AsyncGenerator[RunSp
         ConfigError: a collector is configured, and the extra is not installed or OpenTelemetry
             refuses one of its variables.
     """
-    switch = next((name for name in ENDPOINT_VARIABLES if environ.get(name)), None)
-    if switch is None:
+    variable = next((name for name in ENDPOINT_VARIABLES if environ.get(name)), None)
+    if variable is None:
         yield None
         return
     try:
@@ -284,8 +284,8 @@ async def open_span_exporter(environ: Mapping[str, str]) -> AsyncGenerator[RunSp
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - same
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - same
     except ImportError:
-        what = f"{switch} is set, but OpenTelemetry is not installed: {install_hint('otel')}"
-        raise ConfigError(what) from None
+        message = f"{variable} is set, but OpenTelemetry is not installed: {install_hint('otel')}"
+        raise ConfigError(message) from None
     name = environ.get("OTEL_SERVICE_NAME", "batuta")
     try:
         provider = TracerProvider(

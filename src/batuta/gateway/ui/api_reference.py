@@ -18,7 +18,7 @@ class ShownField:
 
     name: str
     kind: str
-    """The allowed types and values, in words; empty if any value is allowed."""
+    """The schema's types, values and bounds in words; empty if it has none of them."""
     is_required: bool
 
 

@@ -23,7 +23,7 @@ class ApprovalPage:
         self._store = store
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Show the waiting plans, oldest first.
+        """Show at most 100 waiting plans, the oldest first.
 
         Raises:
             APIError: the visitor is not an administrator, or the server has no store.
@@ -53,11 +53,6 @@ class ApprovalPage:
         return redirect_to(APPROVALS_SCREEN[0])
 
     def _require_store(self, session: WebSession) -> Store:
-        """Return the store, for an administrator.
-
-        Raises:
-            APIError: the visitor is not an administrator, or the server has no store.
-        """
         if not session.is_admin:
             raise not_found(f"The screen {APPROVALS_SCREEN[0]}")
         return require_part(self._store, "This server keeps no plans for approval.")

@@ -33,6 +33,7 @@ class Asset:
     name: str
     """The file's name with the first digits of its hash: `page.1f0c….js`."""
     kind: str
+    """The media type."""
     body: bytes
     compressed_body: bytes
     """The body compressed with gzip."""

@@ -133,7 +133,6 @@ class ChosenRuns:
 
 
 def _list_address(request: Request) -> str:
-    """Return the URL of the list with its filters."""
     query = request.url.query
     return f"/ui/runs?{query}" if query else "/ui/runs"
 

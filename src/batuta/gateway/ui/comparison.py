@@ -168,7 +168,7 @@ class ComparisonPage:
         return HTMLResponse(html, headers=PAGE_HEADERS)
 
     async def _following(self, request: Request, session: WebSession) -> list[FollowedRun]:
-        """Return the runs in the URL if one still runs, so that the page follows all; else none."""
+        """Return the runs in the URL if there are several and one still runs; else none."""
         given = _given_runs(request)
         running = [await self._page_runs.find_running(name, session) for name in given]
         if len(given) < 2 or not any(running):  # noqa: PLR2004 - nothing to compare with
@@ -183,7 +183,6 @@ class ComparisonPage:
         return found
 
     async def _runs(self, request: Request, session: WebSession) -> list[Run]:
-        """Return the stored runs in the URL."""
         return [
             await load_run(self._store, self._page_runs, name, session)
             for name in _given_runs(request)
@@ -205,7 +204,7 @@ def _given_runs(request: Request) -> list[str]:
 
 
 def _chosen_models(request: Request, catalogue: Catalogue, shown: Sequence[str]) -> list[str]:
-    """Return the system selected for each side, or else that of the side's run; empty: none."""
+    """Return each side's system: the one selected, else its run's, else a default; empty: none."""
     second = MINI_MODEL if catalogue.find_model(MINI_MODEL) else catalogue.models[-1].name
     usual = [default_model(catalogue), second, "", ""]
     if len(shown) > 1 and all(map(catalogue.find_model, shown)):

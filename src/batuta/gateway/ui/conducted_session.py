@@ -56,7 +56,10 @@ class ShownTurn:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Consecutive requests with one acting worker; `start` and `width` are percentages."""
+    """Consecutive requests with one acting worker.
+
+    `start` and `width` are percentages of the number of the session's requests.
+    """
 
     worker: str
     """Empty if no worker acted."""
@@ -74,7 +77,7 @@ class WorkerPart:
 
 @final
 class SessionCourse:
-    """The figures of a whole session."""
+    """The figures of a session's first requests, at most `session_course.MOST_REQUESTS`."""
 
     def __init__(self, requests: Sequence[SessionRequest]) -> None:
         self.requests = requests

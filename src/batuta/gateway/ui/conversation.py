@@ -60,8 +60,8 @@ class Conversation:
         If the run has no answer, its last question is left out.
 
         Raises:
-            APIError: a worker waits for results of the caller's tools, or `asked` has anything but
-                one user message and instructions.
+            APIError: a worker that wrote a text waits for results of the caller's tools, or `asked`
+                has anything but one user message and instructions.
         """
         if self._answer and self._reply is not None and self._reply.tool_calls:
             reason = "a worker of that run waits for tool results; send them first."
@@ -173,7 +173,7 @@ def pictures_before(question: Question) -> int:
 
 
 def describe_attachments(message: Message) -> Iterator[tuple[str, str]]:
-    """Yield the kind and the name of each image, file and recording of a message."""
+    """Yield kind and name, URL or format of each image, file and recording of a message."""
     for part in message.parts:
         if isinstance(part, Image):
             yield "Picture", "" if part.url.startswith("data:") else part.url[:80]

@@ -186,8 +186,8 @@ def draw_chart(
 def find_ticks(low: float, high: float) -> list[float]:
     """Return a few evenly spaced round numbers that enclose the values.
 
-    If all values are equal, the range is extended to zero. If the range is too small or too large
-    for floats, `low` and `high` are returned.
+    If all values are equal, the range is extended to zero, or to 1 if they are zero. If the range
+    is too small or too large for floats, its two ends are returned.
     """
     if low == high:
         low, high = min(low, 0.0), max(high, 0.0)

@@ -65,7 +65,7 @@ class SpendSummary:
     tenants: list[SpendGroup]
     """Spending by tenant, the highest first; at most `PAGE_SIZE` tenants."""
     others: int
-    """Number of further tenants that spent something."""
+    """Number of further tenants with calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ class KeyPages:
     async def page(self, request: Request, session: WebSession) -> Response:
         """Show a page of the keys, a page of the tenants' budgets, and the spending.
 
-        A key that was just created is shown with its text, once.
+        A key that was just created or rotated is shown with its text, once.
 
         Raises:
             APIError: the visitor is not the admin, the server has no store, or the cursor in the
@@ -114,7 +114,8 @@ class KeyPages:
         If a field is invalid, the form is shown again with the reason.
 
         Raises:
-            APIError: the visitor is not the admin, or the form is not from one of our pages.
+            APIError: the visitor is not the admin, the form is not from one of our pages, or the
+                server keeps or makes no keys.
         """
         form = await self._form(request, session)
         try:
@@ -134,9 +135,11 @@ class KeyPages:
     async def change(self, request: Request, session: WebSession) -> Response:
         """Revoke or rotate a key, or change its limits.
 
+        If a limit is invalid or the key cannot be rotated, the page is shown with the reason.
+
         Raises:
-            APIError: the key or the action does not exist, the visitor is not the admin, or the
-                form is not from one of our pages.
+            APIError: the key or the action does not exist, the visitor is not the admin, the form
+                is not from one of our pages, or the server keeps or makes no keys.
         """
         form = await self._form(request, session)
         key_id: str = request.path_params["id"]
@@ -162,8 +165,11 @@ class KeyPages:
     async def budget(self, request: Request, session: WebSession) -> Response:
         """Set a tenant's budget, which all keys of the tenant share.
 
+        If a field is invalid, the page is shown with the reason.
+
         Raises:
-            APIError: the visitor is not the admin, or the form is not from one of our pages.
+            APIError: the visitor is not the admin, the form is not from one of our pages, or the
+                server keeps no keys.
         """
         form = await self._form(request, session)
         try:
@@ -267,7 +273,6 @@ class KeyPages:
         )
 
     async def _spend_summary(self, now: float) -> SpendSummary:
-        """Return the spending of the latest days, by day and by tenant."""
         days = latest_days(now, SPEND_DAYS)
         database = self._store.database
         by_day = await report_spending(database, ("day",), since=days[0])
@@ -282,11 +287,7 @@ class KeyPages:
         return await read_form(request, session)
 
     def _check(self, session: WebSession) -> None:
-        """Check that the visitor is the admin.
-
-        Raises:
-            APIError: the visitor is not the admin; the error says that the screen does not exist.
-        """
+        """Raise an error that the screen does not exist, unless the visitor is the admin."""
         if not session.is_admin:
             raise not_found(f"The screen {KEYS_SCREEN[0]}")
 
@@ -365,7 +366,7 @@ def _parse_expiry(text: str) -> float | None:
     """Return the time at which a key expires after that many days; None for an empty text.
 
     Raises:
-        ValueError: the text is not a number of days.
+        ValueError: the text is not a number of days above 0 and below a hundred years.
     """
     if not text.strip():
         return None
@@ -374,5 +375,7 @@ def _parse_expiry(text: str) -> float | None:
     except ValueError:
         days = 0.0
     if not 0 < days < 36500:  # noqa: PLR2004 - a hundred years
-        raise ValueError(f"the days until a key expires must be a number above 0: {text[:40]}")
+        raise ValueError(
+            f"the days until a key expires must be above 0 and below 36500: {text[:40]}"
+        )
     return time.time() + days * _DAY

@@ -33,17 +33,18 @@ from batuta.language import parse_workflow
 
 METRICS, SAMPLES, SETTINGS = "metrics.jsonl", "samples.jsonl", "settings.json"
 STOP_FILE, STOPPED_FILE = "stop", "stopped"
+"""Files that ask a training to stop, and that say that it has."""
 REPORT, REPORT_PAGE, QUESTION_PAGE = "report.json", "report.html", "questions.html"
 _MAX_DEPTH = 4
 """Number of levels of subfolders that are searched for trainings and reports."""
 _MAX_FOLDERS = 300
 """Maximum number of folders that a search returns."""
 _MAX_BYTES = 64 * 1024 * 1024
-"""A larger file counts as empty."""
+"""Maximum number of bytes of a file; a larger file counts as empty."""
 _STALE_SECONDS = 120.0
-"""A training whose files are unchanged for these seconds, plus three steps, counts as stopped."""
+"""Seconds that a training's files stay unchanged, besides three steps, until it has stopped."""
 _RECENT_STEPS = 10
-"""The time of such a step is the longest among this number of latest steps."""
+"""Number of latest steps; the longest of them gives the time of a step."""
 
 JsonRecord = Mapping[str, Any]
 
@@ -461,13 +462,11 @@ class LearningPages:
         )
 
     def _list_evaluations(self, found: ResultFolder) -> list[tuple[ResultFolder, list[str]]]:
-        """Return the training's evaluation reports, each with its headlines."""
         reports = drop_copies(find_reports(self._folders)[: 2 * _MAX_LISTED])
         own = find_evaluations(found, find_trainings(self._folders), reports)
         return [(each, lines) for each in own if (lines := _report_headlines(each))]
 
     async def _list_others(self, found: ResultFolder) -> list[ResultFolder]:
-        """Return the other trainings, for a comparison."""
         known = await run_sync(find_trainings, self._folders)
         return [each for each in known if each.mark != found.mark][:_MAX_LISTED]
 

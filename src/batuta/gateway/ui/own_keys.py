@@ -55,7 +55,7 @@ def redirect_with_key(
 async def find_issued_key(
     request: Request, store: Store, hasher: KeyHasher | None
 ) -> tuple[ApiKey, str] | None:
-    """Return the key that this browser's session has just created, with its text, else None."""
+    """Return the key that this session has just created or rotated, with its text, else None."""
     match = _COOKIE_PATTERN.fullmatch(cookie_value(request.scope, _COOKIE) or "")
     if match is None or hasher is None or int(match[1]) < time():
         return None
@@ -112,7 +112,7 @@ class OwnKeyPages:
 
         Raises:
             APIError: the visitor has no user entry, the form is not from one of our pages, or the
-                server makes no keys.
+                server keeps or makes no keys.
         """
         user = _user_of(session)
         form = await read_form(request, session)

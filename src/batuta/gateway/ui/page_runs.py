@@ -57,7 +57,7 @@ class Drafted:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The run ended; a server with a store has stored it."""
+    """The run ended."""
 
     run: Run
 
@@ -71,7 +71,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """A user stopped the run; its cost is stored."""
+    """A user stopped the run."""
 
 
 PageEvent = Event | Drafted | Ended | Failed | Stopped
@@ -269,12 +269,12 @@ class PageRuns:
         return run if run is not None and session.tenant in {None, run.tenant} else None
 
     def running(self, session: WebSession) -> list[PageRun]:
-        """Return the visitor's running runs that were started on the page, newest first."""
+        """Return the running runs of the page that the visitor may see, newest first."""
         known = reversed(self._running.values())
         return [run for run in known if session.tenant in {None, run.tenant}]
 
     def unfinished(self, session: WebSession) -> list[PageRun | ClientRun]:
-        """Return the visitor's running runs, including those of API clients, newest first."""
+        """Return the running runs, also of API clients, that the visitor may see, newest first."""
         client_runs = [
             ClientRun(request, request.prepared)
             for request in self._requests
@@ -290,7 +290,7 @@ class PageRuns:
         return next((ended for ended in self._ended.values() if ended.id == run_id), None)
 
     async def find_running(self, run_id: str, session: WebSession) -> PageRun | None:
-        """Return the visitor's run if it was started on the page and is still running, else None.
+        """Return the run if it was started on the page, still runs and may be seen; else None.
 
         If the run is being stopped, wait for its end first.
         """
@@ -300,7 +300,7 @@ class PageRuns:
         return None if run is None or run.has_ended else run
 
     async def check_ended(self, run_id: str, session: WebSession) -> None:
-        """Check that the visitor has no run of that id that is still running on the page.
+        """Check that `find_running` finds no run of that id.
 
         Raises:
             APIError: the run is still running.

@@ -32,7 +32,7 @@ def planned_rounds(run: Run) -> list[tuple[int, Workflow]]:
 
 
 def find_executing_model(catalogue: Catalogue, run: Run) -> ServedModel:
-    """Return the served model that executes the edited workflow: the run's own, or the default."""
+    """Return the run's served model if it writes workflows, else the default model."""
     own = catalogue.find_model(run.header.model or "")
     if own is not None and own.writes_workflows:
         return own

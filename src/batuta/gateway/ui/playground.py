@@ -95,7 +95,6 @@ class _DraftListener:
         return await self._listener.before_call(request, worker)
 
     async def on_delta(self, delta: Delta) -> None:
-        """Forward the fragment and show its text."""
         await self._listener.on_delta(delta)
         if text := delta.text or delta.reasoning:
             await self._show_draft(text)
@@ -153,7 +152,7 @@ class ChatTurn:
     id: str
     question: str
     run: Run | None = None
-    """None if the run is still running, its content was not stored, or it is too large to show."""
+    """None if the run is still running, or its content cannot be shown."""
     is_running: bool = False
 
 
@@ -228,7 +227,6 @@ class PlaygroundPage:
     def _show(
         self, request: Request, session: WebSession, *, run: Run | None, **values: Any
     ) -> Response:
-        """Render the screen, with the form filled from the run's settings."""
         catalogue, query = self._catalogue, request.query_params
         model = query.get("model") or (run.header.model if run else "")
         limits = run.header.limits if run else None
@@ -291,7 +289,7 @@ class PlaygroundPage:
         try:
             return await load_run(self._store, self._page_runs, row.id, session)
         except APIError:
-            return None  # the content was not stored, or is too large to be shown
+            return None  # the content cannot be shown
 
     async def _list_recent(self, session: WebSession) -> list[RecentChat]:
         """Return recent playground conversations of the visitor's tenant, newest first.
@@ -336,6 +334,7 @@ class ScriptEndpoint:
         """Identify the visitor, check the page's token, and read the body of the request.
 
         Raises:
+            ClientGone: the client has disconnected.
             APIError: the visitor has not signed in, or the request is not from one of our pages or
                 is malformed.
         """
@@ -434,7 +433,7 @@ async def load_run(
 
     Raises:
         APIError: the run does not exist, belongs to a tenant whose runs the visitor may not see,
-            or is still running; or its content was not stored or is too large.
+            or is still running; or its content was not stored, is too large or cannot be read now.
     """
     await page_runs.check_ended(run_id, session)
     encoded = None
@@ -478,7 +477,7 @@ def _read_call(body: Fields, origin: str, run: Run | None) -> ParsedCall:
     """Return the body as a call; `run` is the earlier run to which it refers.
 
     Raises:
-        APIError: the body is malformed.
+        APIError: the body is malformed, or does not fit that run.
     """
     if run is not None and origin == "replay":
         return ParsedCall(model=run.header.model or ULTRA_MODEL, question=run.header.question)

@@ -234,7 +234,7 @@ class PoolPage:
     async def _worker_stats(self, session: WebSession) -> tuple[dict[str, WorkerStats], int]:
         """Return the visitor's cached figures, and the number of runs in them.
 
-        Once they expire, one request recounts them; until then the others get the expired figures.
+        Once they expire, one request recounts them; meanwhile others get the expired figures.
         """
         kept = self._cache.get(session.tenant)
         if kept is not None and (kept[0] > time.monotonic() or self._counting.locked()):

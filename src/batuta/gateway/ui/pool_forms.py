@@ -57,7 +57,7 @@ class PoolForms:
         self._store = store
         self._editor = editor
         self.tests: dict[str, WorkerTest] = {}
-        """The latest test of each worker by this process."""
+        """The latest test of each worker by this process; after `_MOST_TESTS` all are dropped."""
 
     async def describe(self, session: WebSession) -> dict[str, Any] | None:
         """Return the values of the screen's forms; None if the visitor is not the admin."""
@@ -229,8 +229,8 @@ def parse_card(form: Mapping[str, str]) -> dict[str, Any]:
 def change_card(text: str, *, worker: str, card: Mapping[str, Any]) -> str:
     """Return the text of the settings with the worker's card changed to that of a form.
 
-    Values are kept as they are in the file if the form has them as it showed them, and so are the
-    parts of a price that the form does not have.
+    Values that were not changed in the form stay as they are in the file, and so do the parts of a
+    price that the form lacks.
 
     Raises:
         ConfigError: as for `change_worker`.

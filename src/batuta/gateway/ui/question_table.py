@@ -113,7 +113,7 @@ class SystemTotal:
     cost: Cost
     """The cost of the runs that have ended."""
     seconds: float
-    """The mean time of the runs that have ended."""
+    """The mean time of the runs that have ended; 0 if none has."""
 
 
 def arrange_cells(cells: Sequence[TableCell]) -> tuple[list[TableRow], list[SystemTotal]]:
@@ -179,7 +179,7 @@ class QuestionTablePage:
             return TableCell.of_live(live)
         try:
             return TableCell.of(await load_run(self._store, self._page_runs, name, session))
-        except APIError:  # the content was not stored or is too large
+        except APIError:  # the content cannot be shown
             summary = self._store and await self._store.summary(name, session.tenant)
             if not summary:
                 raise

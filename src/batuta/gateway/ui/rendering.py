@@ -47,7 +47,7 @@ THEMES = ("light", "dark")
 
 @final
 class PageResponse(HTMLResponse):
-    """A page or fragment with the common headers, compressed if the client accepts gzip.
+    """A page or fragment, compressed if it is not small and the client accepts gzip.
 
     The compressed length does not leak secrets (BREACH): cross-site requests do not carry the
     session cookie, and the form token is masked differently on each page.

@@ -59,7 +59,7 @@ def page_routes(
     pool_editor: PoolEditor | None = None,
     oidc: OidcClient | None = None,
 ) -> list[BaseRoute]:
-    """Return every route of the web UI."""
+    """Return the routes below `/ui`, and the redirects to them."""
     sessions, page_runs = SessionManager(authenticator.key_hasher), PageRuns(delivery.scopes)
     shown = catalogue, store, page_runs
     runs, comparison, playground = RunPages(*shown), ComparisonPage(*shown), PlaygroundPage(*shown)
@@ -108,7 +108,6 @@ def page_routes(
 def _list_key_routes(
     sessions: SessionManager, keys: KeyPages, own_keys: OwnKeyPages
 ) -> list[Route]:
-    """List the routes of the admin's screen of keys and of the visitor's own keys."""
     screens = {"/ui/keys": keys.page, "/ui/own-keys": own_keys.page}
     forms = {
         "/ui/keys": keys.create,
@@ -122,7 +121,6 @@ def _list_key_routes(
 def _list_account_routes(
     sessions: SessionManager, catalogue: Catalogue, store: Store | None, page_runs: PageRuns
 ) -> list[Route]:
-    """List the routes of usage, sessions and the audit trail."""
     screens = {
         "/ui/usage": UsagePage(store).page,
         "/ui/sessions/{session}": ConductedSessionPage(catalogue, store, page_runs).page,
@@ -132,7 +130,6 @@ def _list_account_routes(
 
 
 def _list_pool_routes(sessions: SessionManager, forms: PoolForms, screen: PoolPage) -> list[Route]:
-    """List the routes of the pool screen and of its forms."""
     changes = {
         "/ui/pool": forms.add,
         "/ui/pool-undo": forms.undo,
@@ -144,7 +141,6 @@ def _list_pool_routes(sessions: SessionManager, forms: PoolForms, screen: PoolPa
 def _list_learning_routes(
     sessions: SessionManager, catalogue: Catalogue, store: Store | None
 ) -> list[Route]:
-    """List the routes of trainings and reports."""
     learning, form = LearningPages(catalogue), TrainingStopForm(catalogue, store)
     shown = {
         "/ui/learning": learning.page,

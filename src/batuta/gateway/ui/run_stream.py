@@ -1,7 +1,7 @@
 """The events of a run, streamed to a page that may connect late or reconnect.
 
 The page gets HTML from the templates that also render stored runs. Drafts and unfinished replies
-are sent as plain text.
+are sent as plain text, and the unfinished answer also as HTML.
 """
 
 from __future__ import annotations

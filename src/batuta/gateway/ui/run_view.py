@@ -76,7 +76,10 @@ STATE_WORDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A step's or the planning's time; `start`, `width` and `marks` are per cent of the run's."""
+    """The time of a step or of the planning.
+
+    `start`, `width` and `marks` are percentages of the run's time.
+    """
 
     label: str
     round: int
@@ -94,7 +97,7 @@ class Bar:
 
 
 def step_state(step: StepRun | None) -> str:
-    """Return `waiting`, `done`, `substituted`, `fallback`, `failed` or `skipped`."""
+    """Return `done`, `substituted`, `fallback`, `failed` or `skipped`; `waiting` for None."""
     if step is None:
         return "waiting"
     if isinstance(step.result, Failure):
@@ -339,7 +342,7 @@ def _reply_pictures(reply: Reply) -> tuple[str, ...]:
 
 
 def has_sources(run: Run) -> bool:
-    """Return True if the run has an answer, and a search, reader or MCP tool was used for it."""
+    """Return True if the run has an answer, and called a search, reader or MCP or found pages."""
     if not run.answer:
         return False
     tools = {SEARCH, READER, MCP, FILE_SEARCH}

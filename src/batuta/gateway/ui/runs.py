@@ -97,7 +97,7 @@ class ShownFilter:
         """Parse the filter; if that fails, `problem` is set and no runs are to be shown.
 
         Args:
-            given: the query parameters, of which those of filters are used.
+            given: the query parameters; those that are no filters are ignored.
             tenant: the only tenant whose runs may be shown; None for all tenants.
         """
         self.given = [
@@ -234,7 +234,7 @@ class RunPages:
         """Show a run's workflow, time, steps and answer, or follow a run that is still running.
 
         Raises:
-            APIError: the run does not exist, or the server keeps no runs.
+            APIError: the run does not exist or cannot be read now, or the server keeps no runs.
         """
         page_run = await self._page_runs.find_running(request.path_params["id"], session)
         if page_run is not None:
@@ -261,7 +261,7 @@ class RunPages:
         )
 
     async def stop(self, request: Request, session: WebSession) -> Response:
-        """Stop a run, wait for its end, and redirect to the run, its session or the list.
+        """Stop a run, wait some seconds for its end, and redirect to it, its session or the list.
 
         A run that has already ended is not changed. The page's script gets an empty response.
 
@@ -290,7 +290,7 @@ class RunPages:
         """Send the whole run as JSON, in the form of the API's trace.
 
         Raises:
-            APIError: the run does not exist, or its content was not stored.
+            APIError: the run does not exist, or its content was not stored or cannot be read now.
         """
         run_id: str = request.path_params["id"]
         encoded = await read_stored_run(self._store, run_id, session.tenant, session.scope)
@@ -355,7 +355,7 @@ class RunPages:
         return {str(worker): each for worker, each in health if each.error}
 
     def _running(self, shown: ShownFilter, session: WebSession) -> list[PageRun | ClientRun]:
-        """Return the visitor's running runs that match the filter."""
+        """Return the running runs that match the filter and that the visitor may see."""
         if not shown.matches_running or shown.problem:
             return []
         run_filter, words = shown.run_filter, shown.run_filter.search.casefold()
@@ -371,7 +371,7 @@ class RunPages:
     async def _find(
         self, shown: ShownFilter, after: str | None
     ) -> tuple[RunPage | None, RunTotals | None]:
-        """Return a page of runs, and for the first page the totals of all matching runs.
+        """Return a page of runs, and for the first page the totals of the matching runs.
 
         Both are None if there is no store or the filter is invalid.
 
@@ -408,6 +408,6 @@ class RunPages:
 
 
 def _searched_to(page: RunPage | None, totals: RunTotals | None) -> float | None:
-    """Return the start time of the oldest run searched; None if the search was complete."""
+    """Return the start time of the last run searched; None unless the search stopped early."""
     found = totals or page
     return None if found is None else found.searched_to

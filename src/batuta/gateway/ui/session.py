@@ -58,7 +58,7 @@ class WebSession:
 
     @property
     def name(self) -> str:
-        """`admin`, or the tenant of the visitor's key; empty for a visitor who is not signed in."""
+        """`admin`, or the tenant of the visitor's key; empty for other visitors."""
         names = {CallerRole.ADMIN: "admin", CallerRole.KEY: self.caller.tenant}
         return names.get(self.caller.role, "")
 
@@ -189,7 +189,7 @@ def check_form_token(session: WebSession, token: str | None) -> None:
     """Check that the token proves that the request comes from one of our pages.
 
     Raises:
-        APIError: the token is wrong, or older than the current secret or session.
+        APIError: the token is missing or wrong, as after a change of the secret or session.
     """
     proof = None if token is None else _unmask_proof(token)
     own = _unmask_proof(session.token)

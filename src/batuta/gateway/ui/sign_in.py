@@ -61,6 +61,7 @@ class SignInPages:
 
         Raises:
             APIError: the form is not from one of our pages.
+            StoreError: the sign-in cannot be checked or recorded.
         """
         form = await read_form(request, web_session)
         then = _safe_target(form.get("then"))
@@ -100,10 +101,11 @@ class SignInPages:
     async def finish_oidc(self, request: Request, web_session: WebSession) -> Response:
         """Open a session for a visitor who returns from the identity provider.
 
-        If the provider did not identify the visitor, the form is shown with the error.
+        If the visitor is refused, the form is shown with the error.
 
         Raises:
             APIError: the server has no identity provider or keeps no keys.
+            StoreError: the sign-in cannot be recorded.
         """
         store = require_part(self._store, "This server keeps no keys.")
         hasher = require_part(self._authenticator.key_hasher, "This server makes no keys.")
@@ -137,11 +139,7 @@ class SignInPages:
         return response
 
     async def _record(self, request: Request, session: str) -> None:
-        """Record the sign-in before the session is handed out.
-
-        Raises:
-            StoreError: the sign-in cannot be recorded, so the visitor is not signed in.
-        """
+        """Record the sign-in before the session is handed out."""
         if self._store is None:
             return
         signer = Authenticator.signer_id(session)

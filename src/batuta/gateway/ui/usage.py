@@ -1,4 +1,4 @@
-"""The usage screen: spending by day, system, worker, key and session, from the ledger."""
+"""The usage screen: spending by day, tenant, system, worker, key and session, from the ledger."""
 
 from __future__ import annotations
 
@@ -63,10 +63,11 @@ class DailyCost:
 
 @dataclass(frozen=True, slots=True)
 class SpendTable:
-    """Spending by one column, the highest first."""
+    """Spending by one column, whose title is `name`, the highest first."""
 
     name: str
     rows: Sequence[tuple[str, SpendGroup]]
+    """The shown groups, each after its display name."""
     others: int
     """Number of groups that are not among the rows."""
     _: KW_ONLY
@@ -173,7 +174,7 @@ async def _name_of(store: Store, group: str, value: str) -> str:
 
 
 async def _list_bars(store: Store, now: float, tenant: str | None) -> list[BudgetBar]:
-    """Return the budgets of the visitor's keys and tenants, the most spent first.
+    """Return the budgets of visible active keys and of the keys' tenants, the most spent first.
 
     Only the first `MOST_HELD` show the amounts that running requests have reserved.
     """

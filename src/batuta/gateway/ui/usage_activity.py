@@ -67,6 +67,7 @@ class Refused:
     """The requests of one key that were refused with one error code."""
 
     key: str
+    """The key's name; its id if the key does not exist."""
     code: str
     meaning: str
     requests: int
@@ -97,7 +98,7 @@ async def read_activity(
 ) -> UsageActivity:
     """Return the activity of a tenant, or of all tenants if `tenant` is None.
 
-    `models` restricts the runs to these systems; empty means all. It does not affect refusals.
+    `models` restricts the runs, but not the refusals, to these systems; empty means all.
     """
 
     async def report(*by: str) -> list[Activity]:

@@ -20,7 +20,7 @@ def find_stated_answer(text: str) -> str | None:
 
 
 def find_final_answer(text: str) -> str | None:
-    """Return the answer that the reply marks, else its last line; None if the reply is empty."""
+    """Return the answer that the reply marks, else its last line; None if there is none."""
     return strip_edges(answer_extraction.final_answer(text) or "", _MARKS_AROUND) or None
 
 

@@ -86,7 +86,7 @@ def most_calls(workers: int) -> int:
 def extract_normalized_answer(_: Question, reply: Reply) -> str | None:
     """Return the answer that the reply marks, else its last line, in canonical form.
 
-    Return None for an empty reply.
+    Return None if there is none, as in an empty reply or with an unclosed box.
     """
     answer = final_answer(reply.text)
     return None if answer is None else normalize_answer(answer) or None
@@ -141,7 +141,7 @@ class Cascade:
 
     @property
     def name(self) -> str:
-        """The method, its price and its selector's version."""
+        """The method, its prices and its selector's version."""
         checked = "+checker" if self.checker else ""
         dollars = f"+{self.dollar:g}/$" if self.dollar else ""
         return f"cascade{checked}/{self.price:g}{dollars}@{self.selector.digest[:8]}"
@@ -149,8 +149,8 @@ class Cascade:
     def replay_history(self, history: History) -> tuple[Floats, NDArray[np.intp]]:
         """Replay recorded questions; return the credit and the number of calls of each, (n,).
 
-        The decisions are those of `answer` without a checker, whose replies are not recorded. The
-        history must have the selector's workers in their order.
+        The decisions are those of `answer` without a checker and executed tests. The history must
+        have the selector's workers in their order.
 
         Raises:
             SourceError: the history has no answers.
@@ -212,7 +212,7 @@ class _Observations:
     replies: tuple[Reply | None, ...]
     """The reply of each draw; None if the call failed."""
     checked: frozenset[int]
-    """The answers that were checked."""
+    """The codes of the answers that were checked or tested."""
     last_was_draw: bool
     """True if the last round was a draw and not a check."""
 

@@ -47,15 +47,15 @@ from batuta.lab.learners.simulated_draws import simulate_draws
 PRICES = (0.02, 0.01, 0.005, 0.002, 0.001, 0.0005)
 """Prices to choose from, of a call of average cost, in credit; the highest first."""
 _DEFAULT_PRICE = 0.002
-"""The price if there are too few labels to choose one."""
+"""The price if there are too few questions to choose one."""
 _PRICE_TOLERANCE = 0.25
 """Standard errors by which a higher price may earn less than the best price."""
 _REPEAT_PENALTIES = (0.0, 0.02, 0.1, 1.0)
 """Penalties for calling a worker again. With the first, the best worker is called as often as
 possible; with the last, every worker is called once before any is called again."""
 _COST_PENALTIES = (0.0, 0.05, 0.2, 1.0)
-"""Penalties for a call's cost, as a multiple of the average call. With the last, the cheapest
-worker comes first."""
+"""Penalties for a call's cost, as a multiple of the average call. With the last, workers that are
+much cheaper come first."""
 _FREE = PosteriorForm(named=False, agreement_penalty=30.0)
 _FIRM = PosteriorForm(named=False, agreement_penalty=1000.0)
 _NAMED = PosteriorForm(named=True, agreement_penalty=30.0)
@@ -65,7 +65,8 @@ _MARGINS = (0.0, 0.05, 0.15)
 _MARGIN_TOLERANCE = 0.0015
 """The credit that a wider margin may cost on unseen families."""
 _MIN_FAMILIAR_QUESTIONS = 200
-"""Minimum number of familiar training questions for a posterior of their own."""
+"""Minimum number of familiar training questions for a posterior of their own, or of questions for
+choosing a price."""
 _MAX_TRIED_QUESTIONS = 2500
 """Maximum number of questions on which orders, prices and forms are tried."""
 
@@ -239,7 +240,6 @@ def _try_orders(lesson: _Lesson | None, prior: AgreementPrior, seed: int) -> tup
 
 
 def _sample_questions(lesson: _Lesson, seed: int) -> _Lesson:
-    """Sample the questions on which orders are tried."""
     count = len(lesson.half_n)
     if count <= _MAX_TRIED_QUESTIONS:
         return lesson

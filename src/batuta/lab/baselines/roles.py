@@ -1,7 +1,7 @@
 """Chooses the worker for a role by the workers' descriptions.
 
-A role goes to the worker whose description recommends it most for that role; ties are broken by
-strength.
+A role goes to the worker whose description recommends it most for that role; of equal workers the
+first of `Pool.ranked` is chosen.
 """
 
 from __future__ import annotations

@@ -1,3 +1,3 @@
-"""Published routers that are fitted to a history; `baselines.registry` lists them."""
+"""Published routers and choosers that are fitted to a history."""
 
 __all__ = []

@@ -77,9 +77,11 @@ class CollaborationMode(StrEnum):
     FULL = "full"
     """Each agent reads the answers of all agents before it."""
     DEBATE = "debate"
-    """All agents answer, then all answer again after reading everything so far."""
+    """All agents answer, then all answer again after reading these answers; the last agent also
+    reads the other second answers."""
     REFLECTION = "reflection"
-    """The first agent answers, and revises its answer after the criticism of each other agent."""
+    """The first agent answers, and revises its answer after the criticism of each other agent, or
+    after its own if there is no other."""
 
 
 MODES = tuple(CollaborationMode)

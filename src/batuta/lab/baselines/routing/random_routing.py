@@ -1,8 +1,8 @@
 """Random routing: each question goes to a random worker.
 
 Every router should beat random routing; RouteLLM (arXiv 2406.18665, section 5) and LLMRouterBench
-(arXiv 2601.07206) compare with it. The choice depends on the run's seed and on the question, so
-that a run can be repeated.
+(arXiv 2601.07206) compare with it. The choice depends on the run's seed, the sample and the
+question, so that a run can be repeated.
 """
 
 from __future__ import annotations

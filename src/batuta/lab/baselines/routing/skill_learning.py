@@ -142,7 +142,7 @@ def count_outcomes(
     demands: Sequence[Mapping[str, float]],
     counted_q: np.ndarray,
 ) -> Handbook:
-    """Return a handbook of every worker's credit, questions and cost under each skill.
+    """Return a handbook of every worker's credit, questions and mean cost under each skill.
 
     A question counts fully under every skill that it needs, whatever the skill's share in
     `demands`. `counted_q` is the mask of the questions to count.
