@@ -230,8 +230,9 @@ def answer_after_hashes(text: str) -> str | None:
 def stated_answer(text: str) -> str | None:
     """Return the marked answer: a tag, a box, `####` or a sentence.
 
-    Return None without a mark, or if the last box is unclosed. A mark within a tag is preferred to
-    the tag; without such a mark the tag's whole content is the answer, even of several lines.
+    Return None without a mark, or if the last box is unclosed or every box empty. A mark within a
+    tag is preferred to the tag; without such a mark the tag's whole content is the answer, even of
+    several lines.
     """
     shown = without_decorations(visible_text(text))
     tagged = tagged_answer(shown)
@@ -242,9 +243,9 @@ def stated_answer(text: str) -> str | None:
 
 
 def final_answer(text: str) -> str | None:
-    """Return the stated answer, else the last line; None if the last box is unclosed or empty.
+    """Return the stated answer, else the last line.
 
-    A text without content gives None too. Votes, cascades, records and graders use this function.
+    Return None if the last box is unclosed, if every box is empty, or for a text without content.
     """
     shown = without_decorations(visible_text(text))
     stated = stated_answer(text)

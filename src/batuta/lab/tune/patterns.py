@@ -35,7 +35,7 @@ _SPREAD = 0.1
 
 
 def open_patterns(pool: Pool, max_steps: int) -> tuple[PatternSolver, ...]:
-    """Return the patterns that may be nominated; none for a pool with fewer than two models."""
+    """Return the patterns with rounds of at most `max_steps` steps; none without two models."""
     models = sum(worker.is_model for worker in pool)
     return tuple(
         PatternSolver(pattern=name, pool=pool, calls=calls)

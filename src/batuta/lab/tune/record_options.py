@@ -176,7 +176,7 @@ def _replay_asked(history: History, earned_n: Floats, asked_nk: Indices) -> Opti
 def fit_options(
     names: Sequence[str], history: History, settings: RecordSettings
 ) -> dict[str, FittedOption]:
-    """Fit the options of those names, and the best single worker, to the history.
+    """Fit the options of those names, and the best single worker; `CASCADE` brings `MINI` too.
 
     Raises:
         SourceError: the history has too few questions, or dollars count and a cost is unknown.

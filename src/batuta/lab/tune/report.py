@@ -172,8 +172,8 @@ def write_results(
 ) -> None:
     """Write the report, the selectors, and examples for training a conductor.
 
-    Without a system, as before the end of the search, only the report is written. `settings_text`
-    is a settings file to write too, or None; `tasks` are the questions of the examples.
+    Without a system, as before the end of the search, no selectors and examples are written.
+    `settings_text` is a settings file to write too, or None; `tasks` are the examples' questions.
 
     Raises:
         StoreError: the folder cannot be written.

@@ -174,7 +174,7 @@ class _WorkflowAdapter:
     def make_reflective_dataset(
         self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
     ) -> dict[str, list[dict[str, Any]]]:
-        """Return each step's texts, and whether the workflow's answer was correct.
+        """Return each step's texts, and whether the workflow's answer was correct or what is.
 
         The texts are the question, the replies of all earlier steps, and the step's own reply.
         """

@@ -83,7 +83,7 @@ class Search:
         self._residuals = SeenResiduals(self.seen, arena, self._model_shares)
 
     def take_over(self, tasks: Sequence[Task], candidates: Sequence[Candidate]) -> None:
-        """Record the results of workflows that ran on these tasks before they had cells."""
+        """Record the results of workflows that ran on these tasks before the search."""
         for task in tasks:
             for candidate in candidates:
                 self._note(task, candidate)

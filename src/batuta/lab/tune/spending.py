@@ -184,7 +184,7 @@ class TuneBudget:
         self.allowance = allowance
         self._paid = paid
         self.calls, spent = paid.sum_up()
-        """The number of calls made so far, including the calls of earlier processes."""
+        """The number of calls made or in flight, including the calls of earlier processes."""
         self._budget = Budget(Limits(usd=usd, unknown=allowance.unknown))
         self._budget.charge(ZERO_USAGE, Cost(spent))
         self._clock = clock

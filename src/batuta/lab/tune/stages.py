@@ -111,7 +111,10 @@ def count_calls(entry: Entry) -> int:
 
 
 def choose_samples(figures: Mapping[str, SystemFigures]) -> int:
-    """Return the number of samples of the best single worker that cost as much as ultra, 3 to 5."""
+    """Return how many samples of the best single worker cost as much as ultra, 3 to 5.
+
+    If the worker is free, calls count instead of dollars.
+    """
     ultra, single = figures[ULTRA], figures[BEST_SINGLE]
     ratio = ultra.usd / single.usd if single.usd else ultra.calls
     return max(3, min(_MOST_SAMPLES, round(ratio)))

@@ -109,7 +109,7 @@ def choose_complementary(
 
 
 def check_most_workers(most: int | None, pool: Pool) -> int | None:
-    """Return `most`, the number of models to keep; None if the pool has at most that many."""
+    """Return `most`, the number of models to keep; None if the pool has no more or all are kept."""
     models = sum(worker.is_model for worker in pool)
     return most if most is not None and most < models else None
 

@@ -54,6 +54,7 @@ class QuestionStyle:
     """The wording, with `{start}`, and with `{steps}` unless all steps are nested in the start."""
     layout: StepLayout = StepLayout.SENTENCES
     nesting: HopNesting | None = None
+    """The wording of the first hops within the start; None if all hops are steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""A hand-written conductor: a `Client` that reads a conductor's prompt and writes the lists.
+"""A hand-written conductor: a `Client` that reads a conductor's prompt and writes a workflow.
 
 It follows the fixed rules below and is not trained. Prompt, parser and engine are those of every
 other conductor.

@@ -73,7 +73,7 @@ class WorkedSolution(NamedTuple):
     value: StepValue | None
     """The final value; None if a step could not be done."""
     corrected_steps: int
-    """Number of steps in which the worker departed from the solution that it read."""
+    """Number of steps in which the worker departed from what it read, or read no result."""
 
 
 class SimulatedStepResult(NamedTuple):
@@ -337,7 +337,8 @@ class WorkerModel:
     ) -> SimulatedStepResult | None:
         """Return the result after reconsidering the step; None if the worker is unsure.
 
-        There are no random errors here, and the worker may notice its misunderstanding.
+        The result of a hop stays. Other steps have no random errors here, and the worker may notice
+        its misunderstanding.
         """
         if op.kind in RELATIONS:
             return own
