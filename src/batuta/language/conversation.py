@@ -86,7 +86,7 @@ def crop_conversation(question: Question) -> tuple[str, Cropping | None]:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """One turn of a conversation: the text of one role."""
+    """A turn of a conversation."""
 
     label: str
     text: str

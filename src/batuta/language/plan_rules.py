@@ -38,9 +38,7 @@ class PlanRule:
     max_parallel: int | None = None
     """Maximum number of steps that can run at the same time."""
     no_self_check: bool = False
-    """Whether steps that read others may not read only workers of their own provider.
-
-    This binds each step that checks, and the last step."""
+    """Whether no checking step, nor the last step, may read only workers of its own provider."""
     needs_check: bool = False
     """Whether the last step must check the answer of another worker."""
     forbidden: tuple[WorkerId, ...] = ()

@@ -204,7 +204,6 @@ class LogisticRegression:
         return np.concatenate([half, -half], axis=1)
 
     def _draw_others(self) -> None:
-        """Draw the weights of new features without outcomes from their priors."""
         new = list(self._others)[len(self._drawn) - len(self._numbers) :]
         deviation = np.sqrt([self._variances[str(name[0])] for name in new])
         drawn = deviation[:, None] * self._make_noise(len(new))

@@ -235,7 +235,6 @@ def _choose_finest(
 def _is_better(
     context: TuneContext, simpler: TunedSystem, finer: TunedSystem, tasks: Sequence[Task]
 ) -> bool:
-    """Return whether `prefer_simpler` prefers the simpler system by these questions."""
     ours, theirs = simpler.assign(tasks), finer.assign(tasks)
     gains = paired_gains(context, tasks, ours, theirs)
     return prefer_simpler(gains, finer.expected - simpler.expected)

@@ -130,7 +130,6 @@ def read_problem(text: str) -> Problem | None:
 
 @cache
 def _style_patterns(name: str) -> tuple[tuple[QuestionStyle, re.Pattern[str]], ...]:
-    """Return a family's styles, each with the pattern of its questions."""
     return tuple(
         (style, re.compile(_template_pattern(style.template), re.DOTALL))
         for style in _FAMILIES[name].styles

@@ -95,7 +95,6 @@ def believed_fact(worker: str, knows: float, relation: str, subject: str) -> str
 
 @lru_cache(maxsize=65_536)
 def _systematic_error_numbers(worker: str, question: str) -> tuple[float, ...]:
-    """Return the random numbers behind a worker's misunderstandings of a question."""
     return uniform_numbers("misunderstanding", worker, question)
 
 

@@ -26,7 +26,7 @@ TABLE_KINDS = frozenset({"ps", "pd"})
 
 
 def shared_nan() -> float:
-    """Return numpy's NaN if loaded: lists with NaN are equal only if they hold the same object."""
+    """Return NaN, as numpy's object if numpy is loaded, since lists compare NaN by identity."""
     numpy = sys.modules.get("numpy")
     return float("nan") if numpy is None else numpy.nan
 

@@ -253,7 +253,7 @@ class PreambleClasses:
 
 
 def defined_classes(namespace: dict[str, Any], module: str) -> set[str]:
-    """Return the names of a module's classes that are based on no exception or built-in type."""
+    """Return the names of a module's classes, except exceptions and subclasses of common types."""
     return {
         name
         for name, value in namespace.items()
