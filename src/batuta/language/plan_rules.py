@@ -234,7 +234,6 @@ def with_worker(workflow: Workflow, index: int, worker: WorkerId) -> Workflow:
 def _read_workers(
     workflow: Workflow, index: int, before: Sequence[WorkerId]
 ) -> tuple[WorkerId, ...]:
-    """Return the workers of the steps that this step reads."""
     step = workflow.steps[index]
     read = tuple(workflow.steps[earlier].worker for earlier in step.access)
     return (*read, *before) if step.previous else read

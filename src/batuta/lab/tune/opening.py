@@ -37,6 +37,7 @@ from batuta.lab.tune.spending import BudgetedClient, PaidCalls, TuneBudget, boun
 from batuta.lab.tune.stages import plannable_usd, stage_ends
 
 CALLS, PAID, PLAN, LOCK = "calls.db", "paid.db", "plan.json", "tune.lock"
+"""Names of the files in a tuning run's folder."""
 GENERAL = (
     "chain_sum", "basic_arithmetic", "gcd", "number_sequence", "simple_equations",
     "calendar_arithmetic", "word_sorting", "letter_counting", "syllogism",

@@ -87,7 +87,10 @@ class FittedOption(Protocol):
 
 
 def first_credit(history: History) -> Floats:
-    """Return the credit of each worker's first answer, (n, m); a missing answer earns 0."""
+    """Return each worker's credit, (n, m): of its first answer, or without answers the mean credit.
+
+    Unknown credit counts as 0.
+    """
     if history.samples is None:
         return np.nan_to_num(history.scores_qm)
     return np.nan_to_num(history.samples.credit_qms[:, :, 0])

@@ -184,7 +184,6 @@ class Search:
         return {(candidate, cell): each for cell in cells}
 
     def _best_overall(self, tried: Sequence[Candidate]) -> Candidate:
-        """Return the workflow of greatest expected merit over all groups."""
         weights = self.arena.weights
         merits = (weights[g] * self.merits(tried, g).mean(axis=1) for g in self.arena.groups)
         return tried[int(sum(merits, np.zeros(len(tried))).argmax())]

@@ -66,7 +66,7 @@ class PaidCall(NamedTuple):
     number: int
     """The row's id."""
     usd: Decimal
-    """The call's worst case in dollars while it is in flight, then its cost."""
+    """The dollars reserved for the call while it is in flight, then its cost."""
 
 
 def bound_pool_costs(pool: Pool, tasks: Sequence[Task], unknown: Price) -> dict[WorkerId, Decimal]:
@@ -78,10 +78,10 @@ def bound_pool_costs(pool: Pool, tasks: Sequence[Task], unknown: Price) -> dict[
 
 @final
 class PaidCalls:
-    """The cost of every call, on disk: the worst case before the call is made, then its real cost.
+    """The cost of every call, on disk: the reserved dollars before the call, then its real cost.
 
-    A call that was in flight when the process was killed or interrupted keeps its worst case until
-    the call is made again, which then uses the same row.
+    Without a limit in dollars 0 is reserved. A call that was in flight when the process was killed
+    or interrupted keeps the reserved dollars until it is made again, in the same row.
     """
 
     def __init__(self, path: Path) -> None:

@@ -175,7 +175,6 @@ class TransitionModel:
     def _add_trail(
         self, known: _Outcomes, candidate: Candidate, trail: Trail, *, cell: Cell
     ) -> None:
-        """Add the outcomes of a workflow's comparison and of its later steps."""
         scores, agreed = trail
         first, level = candidate.first_round, float(self.level_l[cell[1]])
         first_scores = scores[first - 2 : first]
@@ -230,7 +229,6 @@ class TransitionModel:
     def _fit_solvers(
         self, deviation: float, solved: tuple[Places, Places, Matrix], seed: int
     ) -> None:
-        """Fit the solvers and the questions' effects alternately."""
         row, question, score = solved
         effect = np.zeros(int(question.max(initial=-1)) + 1)
         for _ in range(3):

@@ -163,6 +163,7 @@ def _count_hops(problem: Problem) -> int:
 
 
 _EASY, _MEDIUM = 2, 4
+"""Maximum number of elementary steps of an easy question, and of a medium one."""
 
 
 def _steps_without_facts(prompt: ConductorPrompt, problem: Problem) -> tuple[DraftedStep, ...]:

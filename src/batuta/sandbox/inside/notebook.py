@@ -20,6 +20,7 @@ from typing import Any
 
 _PLOTS = ".".join(("matplotlib", "py" + "plot"))  # split, so that the sandbox does not preload it
 _OURS = {(lambda: None).__code__.co_filename, ast.__file__}
+"""Files whose frames are left out at the beginning of a traceback."""
 
 
 def run_code(code: str, name: str, space: dict[str, Any], *, shows: bool) -> None:

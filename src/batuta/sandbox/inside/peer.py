@@ -1,7 +1,11 @@
 """One end of the pipes between a program and its tests: requests, answers, handles.
 
-What each end lets the other do is defined by the subclasses, `ProgramPeer` and `TestsPeer`. The
-program may take over its end and write anything; only plain values and handles reach the tests.
+The subclasses, `ProgramPeer` and `TestsPeer`, define what the other end may do. The program may
+take over its end and write anything; only plain values and handles reach the tests.
+
+A request has the operation and its arguments (`q`), nodes (`n`), and whether output is wanted
+(`o`). An answer has the result (`r`), whether it was raised (`e`), output (`o`), the changed nodes
+of the request (`s`) and further nodes (`n`).
 """
 
 # Values have any type, which is known only at run time.
