@@ -255,7 +255,7 @@ def final_answer(text: str) -> str | None:
 
 
 def answer_readings(text: str) -> tuple[str, ...]:
-    """Return the final answer as written, and without the Markdown marks around it.
+    """Return the final answer as written, and without Markdown marks around it; empty if none.
 
     `*args` is kept, since its mark is not closed; `**args**` may also mean `args`.
     """

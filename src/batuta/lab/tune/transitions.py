@@ -2,8 +2,8 @@
 
 Every answering step is a transition between correct and wrong answers: a check reads one answer and
 gives another; a decision reads several answers, some of them correct; a plan or a look-up changes a
-solver's answer. Intermediate answers are graded too, so that each run is evidence about all its
-steps, and a checker's effect in one workflow informs the estimates of all other workflows.
+solver's answer. Unless a model judges, intermediate answers are graded too, so that each run is
+evidence about all its steps, and a checker's effect in one workflow informs all other estimates.
 
 The model consists of three logistic regressions with Gaussian priors, in Laplace's approximation:
 
@@ -257,7 +257,7 @@ class TransitionModel:
         return self._fitted.draw_shares(candidates, group)
 
     def agreement(self, candidate: Candidate, group: int) -> Matrix:
-        """Return the probability that the first two answers agree, at each level: (l,)."""
+        """Return the probability that the answers a stopping candidate compares agree: (l,)."""
         return self._fitted.agreement(candidate, group)
 
     @property
