@@ -9,7 +9,7 @@ import pytest
 
 from batuta.core import Pool, WorkerId
 from batuta.lab.tune.report import describe_tuning, render_markdown
-from batuta.lab.tune.team import effective_limit, choose_complementary
+from batuta.lab.tune.team import choose_complementary, effective_limit
 from fakes.openai import FakeOpenAI
 from fakes.server import KEY
 from lab.tune.test_tuning import tune

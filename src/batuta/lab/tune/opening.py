@@ -163,7 +163,8 @@ async def open_runner(
     This process makes and pays all calls, even if runs are executed elsewhere. `judge` grades
     answers that no rule decides; None leaves them undecided. `journal` is another file, or the URL
     of a PostgreSQL database, for the calls; calls that other tuning runs wrote there are free.
-    `executor`, `processes` and `sandbox` are as in `open_executor` and `Sandbox.open`.
+    `executor`, `processes` and `sandbox` are as in `open_executor` and `Sandbox.open`, and
+    `concurrency` is the maximum number of concurrent runs.
 
     Raises:
         ConfigError: a grader lacks what it needs, the folder holds a different tuning run, or the

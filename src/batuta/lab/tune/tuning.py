@@ -23,7 +23,7 @@ from batuta.lab.tune.search_stage import search_workflows
 from batuta.lab.tune.selection import select_systems
 from batuta.lab.tune.stages import TuneStage, expected_accuracy
 from batuta.lab.tune.systems import SYSTEM_NAMES, tabulate_systems
-from batuta.lab.tune.team import effective_limit, choose_team
+from batuta.lab.tune.team import choose_team, effective_limit
 
 
 async def run_tuning(context: TuneContext) -> TuneResult:

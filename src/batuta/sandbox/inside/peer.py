@@ -243,7 +243,7 @@ class PreambleClasses:
         return object.__new__(kind)
 
     def set_fields(self, value: Any, fields: dict[str, Any]) -> None:
-        """Replace all fields of an object.
+        """Set these fields of an object, and remove its others except in slots.
 
         Raises:
             ValueError: a field name is no string, or begins with `__`.
