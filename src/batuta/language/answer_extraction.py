@@ -230,9 +230,8 @@ def answer_after_hashes(text: str) -> str | None:
 def stated_answer(text: str) -> str | None:
     """Return the marked answer: a tag, a box, `####` or a sentence.
 
-    Return None without a mark, or if the last box is unclosed or every box empty. A mark within a
-    tag is preferred to the tag; without such a mark the tag's whole content is the answer, even of
-    several lines.
+    Return None without a mark, if the last box is unclosed, or if all boxes are empty. A mark in a
+    tag is preferred to the tag; without such a mark the tag's whole content is the answer.
     """
     shown = without_decorations(visible_text(text))
     tagged = tagged_answer(shown)
@@ -245,7 +244,7 @@ def stated_answer(text: str) -> str | None:
 def final_answer(text: str) -> str | None:
     """Return the stated answer, else the last line.
 
-    Return None if the last box is unclosed, if every box is empty, or for a text without content.
+    Return None if the last box is unclosed, if all boxes are empty, or for a text without content.
     """
     shown = without_decorations(visible_text(text))
     stated = stated_answer(text)

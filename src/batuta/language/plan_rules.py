@@ -38,7 +38,7 @@ class PlanRule:
     max_parallel: int | None = None
     """Maximum number of steps that can run at the same time."""
     no_self_check: bool = False
-    """Whether no checking step, nor the last step, may read only workers of its own provider."""
+    """Whether a checking or last step that reads others must read one of another provider."""
     needs_check: bool = False
     """Whether the last step must check the answer of another worker."""
     forbidden: tuple[WorkerId, ...] = ()

@@ -87,9 +87,9 @@ class FittedOption(Protocol):
 
 
 def first_credit(history: History) -> Floats:
-    """Return each worker's credit, (n, m): of its first answer, or without answers the mean credit.
+    """Return the credit of each worker's first answer, (n, m); a missing answer earns 0.
 
-    Unknown credit counts as 0.
+    In a history without answers it is the mean credit of the worker's runs.
     """
     if history.samples is None:
         return np.nan_to_num(history.scores_qm)

@@ -174,7 +174,7 @@ class _WorkflowAdapter:
     def make_reflective_dataset(
         self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
     ) -> dict[str, list[dict[str, Any]]]:
-        """Return each step's texts, and whether the workflow's answer was correct or what is.
+        """Return each step's texts and feedback: whether the answer was correct, else the target.
 
         The texts are the question, the replies of all earlier steps, and the step's own reply.
         """

@@ -111,9 +111,9 @@ def count_calls(entry: Entry) -> int:
 
 
 def choose_samples(figures: Mapping[str, SystemFigures]) -> int:
-    """Return how many samples of the best single worker cost as much as ultra, 3 to 5.
+    """Return how many samples of the best single worker, 3 to 5, cost as much as ultra.
 
-    If the worker is free, calls count instead of dollars.
+    If the worker is free, the number follows from ultra's calls.
     """
     ultra, single = figures[ULTRA], figures[BEST_SINGLE]
     ratio = ultra.usd / single.usd if single.usd else ultra.calls

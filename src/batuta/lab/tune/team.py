@@ -109,7 +109,7 @@ def choose_complementary(
 
 
 def effective_limit(most: int | None, pool: Pool) -> int | None:
-    """Return `most`, the number of models to keep; None if the pool has no more or all are kept."""
+    """Return `most`, the number of models to keep; None if all models of the pool are kept."""
     models = sum(worker.is_model for worker in pool)
     return most if most is not None and most < models else None
 

@@ -257,7 +257,7 @@ class TransitionModel:
         return self._fitted.draw_shares(candidates, group)
 
     def agreement(self, candidate: Candidate, group: int) -> Matrix:
-        """Return the probability that the answers a stopping candidate compares agree: (l,)."""
+        """Return the probability, (l,), that the first two answers agree; the candidate `stops`."""
         return self._fitted.agreement(candidate, group)
 
     @property

@@ -76,7 +76,7 @@ class WorkflowShares:
         return np.stack([self._shares[one, group] for one in candidates], axis=1)
 
     def agreement(self, candidate: Candidate, group: int) -> Matrix:
-        """Return the probability that the answers a stopping candidate compares agree: (l,)."""
+        """Return the probability, (l,), that the first two answers agree; the candidate `stops`."""
         self._predict_steps([candidate], group)
         self._at_nodes(candidate, group)
         return (self._agreement[candidate, group] @ NODE_WEIGHTS).mean(axis=0)

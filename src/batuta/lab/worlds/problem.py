@@ -141,7 +141,7 @@ def solve_problem(problem: Problem) -> StepValue | None:
 
 
 def misread_step(op: ProblemStep, value: StepValue, pick: float) -> StepValue | None:
-    """Return the wrong result of a misunderstood step; None if no reading can be applied.
+    """Return the wrong result of a misunderstood step; None if neither it nor a similar one fits.
 
     `pick` in [0, 1) chooses the misunderstanding.
     """

@@ -51,7 +51,7 @@ def write_pictures(mark: str) -> None:
 
 
 def put_files(folder: str, given: dict[str, str]) -> None:
-    """Write the given files, which are in Base64 by name, into the folder."""
+    """Write the given files into the folder; their contents, by name, are in Base64."""
     for name, content in given.items():
         with open(os.path.join(folder, name), "wb") as file:
             file.write(base64.b64decode(content))
