@@ -167,12 +167,13 @@ async def open_runner(
     `concurrency` is the maximum number of concurrent runs.
 
     Raises:
-        ConfigError: a grader lacks what it needs, the folder holds a different tuning run, or the
-            executor cannot be opened.
+        ConfigError: a grader or the journal lacks what it needs, the folder holds a different
+            tuning run, or the executor cannot be opened.
         SandboxError: programs cannot be isolated here.
         StoreError: the folder or the journal cannot be read or written, or another process tunes
             in the folder.
-        SourceError: a question is private, so it must not be written to the folder.
+        SourceError: a question is private, so it must not be written to the folder, or it does not
+            fit its grader.
     """
     if any(task.private for task in questions.tasks):
         raise SourceError(
