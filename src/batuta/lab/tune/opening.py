@@ -57,7 +57,7 @@ class TuneQuestions:
     name: str
     tasks: tuple[Task, ...]
     grade: AnswerGrader | None
-    """None if each task names its own grader."""
+    """The grader of all questions; None if each task names its own grader."""
     family: Callable[[Task], str] = task_family
 
 

@@ -217,7 +217,7 @@ class WorkflowShares:
 
 @lru_cache(maxsize=2**15)
 def find_situations(candidate: Candidate) -> tuple[Situation, ...]:
-    """Return the conditions of all probabilities on which the candidate's accuracy depends."""
+    """Return the conditions of all steps' probabilities on which the accuracy depends."""
     if candidate.stops:
         return tuple(dict.fromkeys(_find_when_stopping(candidate)))
     inputs, many = inputs_of(candidate), len(inputs_of(candidate))

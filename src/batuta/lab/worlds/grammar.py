@@ -63,7 +63,7 @@ class QuestionFamily:
 
     name: str
     skill: str
-    """The skill that most steps of the family's questions need."""
+    """The main skill that the family's questions need."""
     draw: Callable[[Random, int], Problem | None]
     """Returns a random problem of that difficulty, or None to draw again."""
     read_start: Callable[[str], StepValue | None]
