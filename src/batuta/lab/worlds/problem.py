@@ -32,7 +32,7 @@ WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", 
 
 @dataclass(frozen=True, slots=True)
 class ProblemStep:
-    """One elementary step."""
+    """One elementary step: the name of its kind, and its numbers."""
 
     kind: str
     args: StepArguments = ()
@@ -64,7 +64,7 @@ class StepKind:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The meaning of a question, independent of its wording."""
+    """The meaning of a question, independent of its wording: a start value and its steps, `ops`."""
 
     family: str
     start: StepValue

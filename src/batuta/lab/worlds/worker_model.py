@@ -58,7 +58,7 @@ it accepts the result that it reads."""
 
 
 class WorkedStep(NamedTuple):
-    """A step as a worker writes it."""
+    """A step as a worker writes it: its phrase, the values around it, and whether it is a guess."""
 
     what: str
     before: str

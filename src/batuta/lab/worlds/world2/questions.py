@@ -46,7 +46,7 @@ ReadSlots = Callable[[Slots], "tuple[tuple[str, ...], str] | None"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionKind:
-    """A family of world 2."""
+    """A family of world 2; `draw` returns the slots of a random question of a level."""
 
     name: str
     base: float
