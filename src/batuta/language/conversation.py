@@ -191,7 +191,6 @@ def _extract_at(text: str, at: int) -> str:
 
 
 def _evenly_spaced(values: list[int], most: int) -> list[int]:
-    """Return at most `most` of the values, evenly spaced, including the first."""
     count = min(len(values), most)
     return [values[len(values) * number // count] for number in range(count)]
 

@@ -354,7 +354,6 @@ def _question_sections(
 
 
 def _compact_prompt(context: PlanningContext, rendering: PromptOptions) -> str:
-    """Return the compact prompt: the question, the workers, and what differs from the defaults."""
     parts = [question_text(context.question), f"Models: {quote_list(w.id for w in context.pool)}"]
     if rendering.prices or rendering.descriptions:
         parts += [line for w in context.pool if (line := _worker_details(w, rendering))]

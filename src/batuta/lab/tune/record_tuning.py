@@ -305,7 +305,6 @@ def _card_of(
 def _recommend_options(
     nominees: RecordNominees, judgement: RecordJudgement, parts: RecordParts, *, only_proven: bool
 ) -> Json:
-    """Return the options recommended for ultra and mini, and the reasons, as JSON."""
     chosen = {ULTRA: nominees.ultra, NOMINATED_MINI: nominees.mini}
     found: Json = {}
     reasons: list[str] = []

@@ -1,7 +1,5 @@
 """Rewrites the subtasks of the most used workflow that has any, with the package `gepa`.
 
-`gepa` reflects on runs and proposes wordings.
-
 GEPA (Agrawal et al., arXiv 2507.19457) keeps a Pareto front of wordings over validation questions,
 mutates one of them by reflection on a minibatch, and validates the mutation if it does better on
 the minibatch. GEPA's loop runs in a thread; its runs and reflections use the tuning run's runner,

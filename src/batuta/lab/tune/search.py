@@ -262,7 +262,6 @@ class Search:
             self.seen.add(task.id, part, score, on_the_way=True)
 
     def _draw(self, group: int) -> list[tuple[Candidate, Cell]]:
-        """Draw the workflows to try in each cell of the group."""
         candidates = self._eligible(group)
         shares = self._shares_of(candidates, group)
         merit_scl = shares.draw(self._rng) - self.costs(candidates, group)

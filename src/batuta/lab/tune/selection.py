@@ -224,7 +224,6 @@ async def _keep_limit(
 def _choose_finest(
     context: TuneContext, systems: Sequence[TunedSystem], tasks: Sequence[Task]
 ) -> TunedSystem:
-    """Return the finest system, unless a simpler one is likely to be better."""
     chosen = systems[-1]
     for simpler in reversed(systems[:-1]):
         if _is_better(context, simpler, chosen, tasks):
