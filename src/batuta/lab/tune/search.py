@@ -38,8 +38,8 @@ from batuta.lab.tune.sparse_design import Matrix
 from batuta.lab.tune.transitions import Cell, Observations, TransitionModel
 
 ENOUGH_RUNS, FEWEST_RUNS = 20, 8
-"""A workflow is deployable in a group after runs on a quarter of the group's questions, but at most
-`ENOUGH_RUNS` and at least `FEWEST_RUNS` of them, or all if there are fewer."""
+"""The most and the fewest runs that make a workflow deployable in a group. Within these bounds it
+needs runs on a quarter of the group's questions, or on all if they are too few."""
 
 
 @final

@@ -81,7 +81,7 @@ class PaidCalls:
     """The cost of every call, on disk: the reserved dollars before the call, then its real cost.
 
     Without a limit in dollars 0 is reserved. A call that was in flight when the process was killed
-    or interrupted keeps the reserved dollars until it is made again, in the same row.
+    or interrupted keeps the reserved dollars, unless `TuneBudget` uses its row for the same call.
     """
 
     def __init__(self, path: Path) -> None:

@@ -200,7 +200,7 @@ def work_out(problem: Problem, wrong_at: int | None = None, pick: float = 0.0) -
 def work_out_wrongly(problem: Problem, at: float, pick: float) -> WorkedSolution:
     """Return a solution with one wrong step and therefore a wrong answer.
 
-    `at` in [0, 1) chooses the step; if its error does not lead to a wrong answer, a later step is
+    `at` in [0, 1) chooses the step; if its error does not lead to a wrong answer, another step is
     taken, or else the result of the last step is changed. `pick` in [0, 1) chooses the error.
     """
     truth = solve_problem(problem)
