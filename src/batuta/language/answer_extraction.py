@@ -230,8 +230,8 @@ def answer_after_hashes(text: str) -> str | None:
 def stated_answer(text: str) -> str | None:
     """Return the marked answer: a tag, a box, `####` or a sentence.
 
-    Return None without a mark, or if the last box is unclosed. A mark within a tag is preferred to
-    the tag; without such a mark the tag's whole content is the answer, even of several lines.
+    Return None without a mark, if the last box is unclosed, or if all boxes are empty. A mark in a
+    tag is preferred to the tag; without such a mark the tag's whole content is the answer.
     """
     shown = without_decorations(visible_text(text))
     tagged = tagged_answer(shown)
@@ -242,9 +242,9 @@ def stated_answer(text: str) -> str | None:
 
 
 def final_answer(text: str) -> str | None:
-    """Return the stated answer, else the last line; None if the last box is unclosed or empty.
+    """Return the stated answer, else the last line.
 
-    A text without content gives None too. Votes, cascades, records and graders use this function.
+    Return None if the last box is unclosed, if all boxes are empty, or for a text without content.
     """
     shown = without_decorations(visible_text(text))
     stated = stated_answer(text)
@@ -254,7 +254,7 @@ def final_answer(text: str) -> str | None:
 
 
 def answer_readings(text: str) -> tuple[str, ...]:
-    """Return the final answer as written, and without the Markdown marks around it.
+    """Return the final answer as written, and without Markdown marks around it; empty if none.
 
     `*args` is kept, since its mark is not closed; `**args**` may also mean `args`.
     """

@@ -15,7 +15,7 @@ _ABILITIES = {
     READER: "read web pages",
     FILE_SEARCH: "search files",
 }
-"""The meaning of each tag of a worker."""
+"""The abilities that tags of a worker stand for."""
 MOST_SKILLS = 8
 """Maximum number of measured skills on a card, so that they do not fill the prompt."""
 

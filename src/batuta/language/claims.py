@@ -72,8 +72,9 @@ class Claim:
 def find_claims(answer: str, sources: Sequence[Source]) -> list[Claim]:
     """Return the sentences of an answer with their citations.
 
-    Headings, and pieces without letters, are left out; the citations in such a piece count for the
-    claim before it. In a long answer a claim has several sentences.
+    Headings, and pieces without letters, are left out; citations in a piece without letters count
+    for the claim before it, except in lists and tables. In a long answer a claim has several
+    sentences.
 
     Args:
         answer: Markdown; at most `MAX_ANSWER` characters are read.

@@ -35,9 +35,8 @@ from batuta.language.material import (
 )
 
 MAX_CHARACTERS = 32_000
-"""Maximum number of characters of a conversation that a conductor is shown, without tags. The
-conductor does not answer, and its context window may be small; workers get the whole conversation.
-"""
+"""Maximum number of characters of a conversation that a conductor is shown, without tags and notes.
+The conductor does not answer, and its context window may be small; workers get all turns."""
 MAX_TURN_CHARACTERS = 2_000
 """Maximum number of characters of a turn in a conversation that is too long; the turn that asks the
 question may have half of `MAX_CHARACTERS`."""
@@ -87,7 +86,7 @@ def crop_conversation(question: Question) -> tuple[str, Cropping | None]:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """One turn of a conversation: the text of one role."""
+    """A turn of a conversation."""
 
     label: str
     text: str
@@ -192,13 +191,12 @@ def _extract_at(text: str, at: int) -> str:
 
 
 def _evenly_spaced(values: list[int], most: int) -> list[int]:
-    """Return at most `most` of the values, evenly spaced, including the first."""
     count = min(len(values), most)
     return [values[len(values) * number // count] for number in range(count)]
 
 
 def clip_text(text: str, most: int) -> str:
-    """Return the text, or its two ends, together `most` characters, with a note between them."""
+    """Return the text, or at most `most` characters of its two ends with a note between them."""
     if len(text) <= most:
         return text
     head, tail = most * 2 // 3, most // 3
@@ -274,7 +272,8 @@ def turns_for_step(
 ) -> tuple[Message, ...]:
     """Return the messages without the tool calls and results of other steps of the runs in `chain`.
 
-    Calls that these runs did not make are kept.
+    Calls that these runs did not make are kept. If only text of a message would remain, the message
+    is left out, unless it is the user's.
     """
     if not chain:
         return messages

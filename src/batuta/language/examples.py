@@ -114,7 +114,7 @@ BRIEF_PROGRAM_EXAMPLE = replace(
     subtasks=("Write a Python program that calculates and prints the answer.", "Run the program."),
     reads=((), (0,)),
 )
-"""Replaces the arithmetic example if the pool has a worker that runs code."""
+"""Replaces the arithmetic example if roles go by merit and the pool has a worker that runs code."""
 
 
 PROGRAM_EXAMPLE = WorkedExample(
@@ -129,7 +129,7 @@ PROGRAM_EXAMPLE = WorkedExample(
     ),
     reads=((), (0,), (0, 1)),
 )
-"""Replaces the third example if the pool has a worker that runs code."""
+"""Replaces the third example if roles go by merit and the pool has a worker that runs code."""
 
 
 class DraftWriter(Protocol):
@@ -158,7 +158,7 @@ def worked_examples(
     Args:
         pool: the workers that the examples use.
         max_steps: maximum number of steps of a workflow; longer examples are left out.
-        by_merit: whether the best workers get the roles. If not, the pool's first models get them,
+        by_merit: whether the best workers get the roles. If not, the models get them by position,
             so that nothing is revealed about anonymous workers.
         brief: whether to use the examples for a small model.
         write: writes the drafts.

@@ -17,9 +17,9 @@ _MARKS_AROUND = " \t*_`\"'$"
 
 
 def is_plain_text(question: Question) -> bool:
-    """Return True if the question is one text message without tools, files or requirements.
+    """Return True if the question is one user message of text, apart from sampling settings.
 
-    Its sampling settings do not matter. Such a question can be asked again from its text.
+    Such a question can be asked again from its text.
     """
     return replace(question, sampling=Sampling()) == Question.of(question.text)
 

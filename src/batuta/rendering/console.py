@@ -116,5 +116,5 @@ def print_table(console: Console, table: Table) -> None:
 
 
 def print_nothing(what: str) -> None:
-    """Print that a report is empty, because nothing is stored or its options select nothing."""
+    """Print that nothing is stored or selected; `what` begins the sentence, such as "no runs"."""
     open_console().print(f"{what} yet, or none that the options select", style="dim")

@@ -25,7 +25,7 @@ DiffPiece = tuple[Literal["same", "gone", "new"], str]
 
 
 async def compare_texts(one: str, other: str) -> list[DiffPiece]:
-    """Return `diff_words`; if it takes too long, the first text as gone and the second as new."""
+    """Return `diff_words`; if it fails or is too slow, the first text as gone, the other as new."""
     if len(one) + len(other) <= MAX_INLINE_CHARACTERS:
         return diff_words(one, other)
     try:

@@ -68,7 +68,6 @@ def render_mathml(latex: str, *, block: bool) -> str | None:
 
 
 def _write_element(element: Element, depth: int) -> str:
-    """Serialize the element and its children."""
     if depth > _MAX_DEPTH or element.tag not in _ELEMENTS:
         raise ValueError(f"not a formula: {element.tag}")
     known = (

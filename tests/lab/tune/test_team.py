@@ -9,7 +9,7 @@ import pytest
 
 from batuta.core import Pool, WorkerId
 from batuta.lab.tune.report import describe_tuning, render_markdown
-from batuta.lab.tune.team import check_most_workers, choose_complementary
+from batuta.lab.tune.team import choose_complementary, effective_limit
 from fakes.openai import FakeOpenAI
 from fakes.server import KEY
 from lab.tune.test_tuning import tune
@@ -79,9 +79,9 @@ class TestChoice:
         assert sorted(chosen(np.eye(3), 5)) == [0, 1, 2]
 
     def test_a_pool_that_is_small_enough_is_left_as_it_is(self):
-        assert check_most_workers(3, CROWD.pool) == 3
-        assert check_most_workers(6, CROWD.pool) is None
-        assert check_most_workers(None, CROWD.pool) is None
+        assert effective_limit(3, CROWD.pool) == 3
+        assert effective_limit(6, CROWD.pool) is None
+        assert effective_limit(None, CROWD.pool) is None
 
 
 async def test_a_tuning_goes_on_with_those_that_complete_one_another():

@@ -1,7 +1,7 @@
 """Logistic regression over named features, with Gaussian priors and posterior draws.
 
 A feature is shared or apart, as in `sparse_design`. Axes: p shared features, o features apart, e
-entries of the design.
+entries of the design, s draws.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Feature = tuple[object, ...]
 SAMPLES = 32
 """The number of posterior draws over which expectations are taken."""
 _STEPS, _CLOSE = 24, 1e-3
-"""Maximum number of Newton steps of a fit, and the step length below which the fit ends."""
+"""Maximum number of steps and halved steps of a fit, and the step length below which it ends."""
 _REFACTORED = 0.05
 """The step length above which the precision is factored again; a shorter step hardly changes the
 precision."""
@@ -52,8 +52,8 @@ class LogisticRegression:
         Args:
             variances: the prior variance of a feature's weight, by its kind.
             slopes: the kinds of features that are multiplied by the level of ease.
-            apart: the kind of the features apart. Each row has at most one feature of this kind,
-                with the value 1.
+            apart: the kind of the features apart, empty for none. Each row has at most one feature
+                of this kind, with the value 1.
         """
         self._slopes = slopes
         self._variances = variances
@@ -61,7 +61,7 @@ class LogisticRegression:
         self._numbers: dict[Feature, int] = {}
         """The number of every feature that occurs in a row."""
         self._others: dict[Feature, int] = {}
-        """The number of every other feature that was predicted from since the last draw."""
+        """The number of every other feature that a prediction used since the last draw."""
         self._deviations: list[float] = []
         self._columns: dict[int, int] = {}
         """The column of each shared feature that occurs in a row, by the feature's number."""
@@ -204,14 +204,13 @@ class LogisticRegression:
         return np.concatenate([half, -half], axis=1)
 
     def _draw_others(self) -> None:
-        """Draw the weights of new features without outcomes from their priors."""
         new = list(self._others)[len(self._drawn) - len(self._numbers) :]
         deviation = np.sqrt([self._variances[str(name[0])] for name in new])
         drawn = deviation[:, None] * self._make_noise(len(new))
         self._drawn = np.concatenate([self._drawn, drawn])
 
     def predict(self, wanted: Sequence[Iterable[tuple[Feature, float]]]) -> tuple[Matrix, Matrix]:
-        """Return the log-odds of each prediction in each draw, as a linear function of the level.
+        """Return the log-odds of each prediction in each draw, linear in the level, without offset.
 
         Args:
             wanted: the features of each prediction with their values; at least one prediction.

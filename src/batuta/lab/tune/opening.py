@@ -37,6 +37,7 @@ from batuta.lab.tune.spending import BudgetedClient, PaidCalls, TuneBudget, boun
 from batuta.lab.tune.stages import plannable_usd, stage_ends
 
 CALLS, PAID, PLAN, LOCK = "calls.db", "paid.db", "plan.json", "tune.lock"
+"""Names of the files in a tuning run's folder."""
 GENERAL = (
     "chain_sum", "basic_arithmetic", "gcd", "number_sequence", "simple_equations",
     "calendar_arithmetic", "word_sorting", "letter_counting", "syllogism",
@@ -56,7 +57,7 @@ class TuneQuestions:
     name: str
     tasks: tuple[Task, ...]
     grade: AnswerGrader | None
-    """None if each task names its own grader."""
+    """The grader of all questions; None if each task names its own grader."""
     family: Callable[[Task], str] = task_family
 
 
@@ -162,15 +163,17 @@ async def open_runner(
     This process makes and pays all calls, even if runs are executed elsewhere. `judge` grades
     answers that no rule decides; None leaves them undecided. `journal` is another file, or the URL
     of a PostgreSQL database, for the calls; calls that other tuning runs wrote there are free.
-    `executor`, `processes` and `sandbox` are as in `open_executor` and `Sandbox.open`.
+    `executor`, `processes` and `sandbox` are as in `open_executor` and `Sandbox.open`, and
+    `concurrency` is the maximum number of concurrent runs.
 
     Raises:
-        ConfigError: a grader lacks what it needs, the folder holds a different tuning run, or the
-            executor cannot be opened.
+        ConfigError: a grader or the journal lacks what it needs, the folder holds a different
+            tuning run, or the executor cannot be opened.
         SandboxError: programs cannot be isolated here.
         StoreError: the folder or the journal cannot be read or written, or another process tunes
             in the folder.
-        SourceError: a question is private, so it must not be written to the folder.
+        SourceError: a question is private, so it must not be written to the folder, or it does not
+            fit its grader.
     """
     if any(task.private for task in questions.tasks):
         raise SourceError(

@@ -58,10 +58,10 @@ class QuestionParts:
 def split_questions(
     tasks: Sequence[Task], family: Callable[[Task], str], seed: int = 0
 ) -> QuestionParts:
-    """Split the questions into four parts, with each family in about the same shares.
+    """Split the questions into four parts, and each family in about the same proportions.
 
     Questions that differ only in case, spaces and punctuation are near-duplicates and stay in one
-    part, even if they are of different families. Questions that differ in a number are distinct.
+    part, even if they are of different families.
 
     Raises:
         SourceError: there are too few different questions.

@@ -1,8 +1,8 @@
 """Lets patterns of the server compete with the nominee of a tuning run's search.
 
-The library of the search has no such workflows: none of its steps criticises an answer or writes a
-new answer from a comparison, and no workflow continues after a judgement. Cascades do not compete,
-because the library has similar workflows, which ask a third worker if two answers differ.
+The library of the search lacks some steps of these patterns: a critique of an answer, an analysis
+of several answers, and a verdict that may start another round. Cascades do not compete, because the
+library has similar workflows, which ask a third worker if two answers differ.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SPREAD = 0.1
 
 
 def open_patterns(pool: Pool, max_steps: int) -> tuple[PatternSolver, ...]:
-    """Return the patterns that may be nominated; none for a pool with fewer than two models."""
+    """Return the patterns with rounds of at most `max_steps` steps; none without two models."""
     models = sum(worker.is_model for worker in pool)
     return tuple(
         PatternSolver(pattern=name, pool=pool, calls=calls)

@@ -87,7 +87,10 @@ class FittedOption(Protocol):
 
 
 def first_credit(history: History) -> Floats:
-    """Return the credit of each worker's first answer, (n, m); a missing answer earns 0."""
+    """Return the credit of each worker's first answer, (n, m); a missing answer earns 0.
+
+    In a history without answers it is the mean credit of the worker's runs.
+    """
     if history.samples is None:
         return np.nan_to_num(history.scores_qm)
     return np.nan_to_num(history.samples.credit_qms[:, :, 0])
@@ -176,7 +179,7 @@ def _replay_asked(history: History, earned_n: Floats, asked_nk: Indices) -> Opti
 def fit_options(
     names: Sequence[str], history: History, settings: RecordSettings
 ) -> dict[str, FittedOption]:
-    """Fit the options of those names, and the best single worker, to the history.
+    """Fit the options of those names, and the best single worker; `CASCADE` brings `MINI` too.
 
     Raises:
         SourceError: the history has too few questions, or dollars count and a cost is unknown.

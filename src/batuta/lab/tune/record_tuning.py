@@ -199,7 +199,6 @@ def judge_options(
 
 
 def _expect_gain(trial: OptionTrial, gain_n: NDArray[Any]) -> ExpectedGain:
-    """Return the posterior of the gain, from the trial and the gains on held-out questions."""
     deviation = max((trial.merit - trial.low) / _TRIAL_Z, _LEAST_DEVIATION)
     return update_gain(trial.merit, deviation, gain_n.tolist())
 
@@ -305,7 +304,6 @@ def _card_of(
 def _recommend_options(
     nominees: RecordNominees, judgement: RecordJudgement, parts: RecordParts, *, only_proven: bool
 ) -> Json:
-    """Return the options recommended for ultra and mini, and the reasons, as JSON."""
     chosen = {ULTRA: nominees.ultra, NOMINATED_MINI: nominees.mini}
     found: Json = {}
     reasons: list[str] = []

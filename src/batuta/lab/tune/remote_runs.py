@@ -89,6 +89,7 @@ class TuneRunJob:
         Raises:
             ConfigError: a grader lacks an extra or a judge in this process.
             SandboxError: programs cannot be isolated on this machine.
+            SourceError: a question does not fit its grader.
         """
         limit_blas_to_one_thread()
         meter, clients = (

@@ -172,8 +172,8 @@ def write_results(
 ) -> None:
     """Write the report, the selectors, and examples for training a conductor.
 
-    Without a system, as before the end of the search, only the report is written. `settings_text`
-    is a settings file to write too, or None; `tasks` are the questions of the examples.
+    Without a system, as before the end of the search, no selectors and examples are written.
+    `settings_text` is a settings file to write too, or None; `tasks` are the examples' questions.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -282,7 +282,6 @@ def _template_values(found: Json) -> Json:
 
 
 def _describe_ease(row: Mapping[str, Any]) -> str:
-    """Return the levels of ease of a row of workflows as text."""
     first, last, levels = row["from"], row["to"], row["levels"]
     if last - first + 1 == levels:
         return "all"
@@ -290,7 +289,6 @@ def _describe_ease(row: Mapping[str, Any]) -> str:
 
 
 def _describe_share(one: Mapping[str, Any]) -> str:
-    """Return a worker's accuracy in a group as text, with its interval."""
     if one["share"] is None:
         return "–"
     interval = f"{format_percent(one['low'])}–{format_percent(one['high'])}"
@@ -356,7 +354,6 @@ def _draw_tick(x: float, y: float, text: str, *, x_end: float) -> str:
 
 
 def _draw_system(one: Mapping[str, Any], x: float, y_of: Callable[[float], float]) -> str:
-    """Draw a system's point with its interval and name."""
     y = y_of(float(one["share"]))
     return (
         f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{y_of(one["low"]):.1f}" y2="{y_of(one["high"]):.1f}" '

@@ -1,7 +1,5 @@
 """Rewrites the subtasks of the most used workflow that has any, with the package `gepa`.
 
-`gepa` reflects on runs and proposes wordings.
-
 GEPA (Agrawal et al., arXiv 2507.19457) keeps a Pareto front of wordings over validation questions,
 mutates one of them by reflection on a minibatch, and validates the mutation if it does better on
 the minibatch. GEPA's loop runs in a thread; its runs and reflections use the tuning run's runner,
@@ -174,7 +172,7 @@ class _WorkflowAdapter:
     def make_reflective_dataset(
         self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
     ) -> dict[str, list[dict[str, Any]]]:
-        """Return each step's texts, and whether the workflow's answer was correct.
+        """Return each step's texts and feedback: whether the answer was correct, else the target.
 
         The texts are the question, the replies of all earlier steps, and the step's own reply.
         """

@@ -38,8 +38,8 @@ from batuta.lab.tune.sparse_design import Matrix
 from batuta.lab.tune.transitions import Cell, Observations, TransitionModel
 
 ENOUGH_RUNS, FEWEST_RUNS = 20, 8
-"""A workflow is deployable in a group after runs on a quarter of the group's questions, but at most
-`ENOUGH_RUNS` and at least `FEWEST_RUNS` of them, or all if there are fewer."""
+"""The most and the fewest runs that make a workflow deployable in a group. Within these bounds it
+needs runs on a quarter of the group's questions, or on all if they are too few."""
 
 
 @final
@@ -83,7 +83,7 @@ class Search:
         self._residuals = SeenResiduals(self.seen, arena, self._model_shares)
 
     def take_over(self, tasks: Sequence[Task], candidates: Sequence[Candidate]) -> None:
-        """Record the results of workflows that ran on these tasks before they had cells."""
+        """Record the results of workflows that ran on these tasks before the search."""
         for task in tasks:
             for candidate in candidates:
                 self._note(task, candidate)
@@ -184,7 +184,6 @@ class Search:
         return {(candidate, cell): each for cell in cells}
 
     def _best_overall(self, tried: Sequence[Candidate]) -> Candidate:
-        """Return the workflow of greatest expected merit over all groups."""
         weights = self.arena.weights
         merits = (weights[g] * self.merits(tried, g).mean(axis=1) for g in self.arena.groups)
         return tried[int(sum(merits, np.zeros(len(tried))).argmax())]
@@ -263,7 +262,6 @@ class Search:
             self.seen.add(task.id, part, score, on_the_way=True)
 
     def _draw(self, group: int) -> list[tuple[Candidate, Cell]]:
-        """Draw the workflows to try in each cell of the group."""
         candidates = self._eligible(group)
         shares = self._shares_of(candidates, group)
         merit_scl = shares.draw(self._rng) - self.costs(candidates, group)

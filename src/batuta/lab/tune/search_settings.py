@@ -20,8 +20,8 @@ class SearchSettings:
     usd_weight: float = 0.0
     """The gain in accuracy that justifies one more dollar per question."""
     batch: int = 2
-    """The number of questions on which a drawn workflow runs in a cell. It is small, so that the
-    outcomes steer the next draws."""
+    """The number of further questions on which a drawn workflow runs in a cell. It is small, so
+    that the outcomes steer the next draws."""
     groups_at_once: int = 3
     """Maximum number of groups in one round."""
     draws: int = 2

@@ -29,7 +29,8 @@ exploration end. The rest is spent on measuring the best workflows more precisel
 _CALLS_A_CELL = 250
 """The number of calls that the budget must allow for each level of ease of a group."""
 _SCREENING = 2
-"""The number of questions per group and level on which every worker is tried in every role."""
+"""The number of questions per group and level on which every worker is tried in every role. It is
+halved until the budget allows the runs."""
 _SEARCH_ROUNDS, _MOST_DRAWS, _CALLS_PER_RUN = 100, 8, 1.7
 """The number of rounds to aim for, the maximum number of draws in a cell and round, and the typical
 number of new calls that a workflow makes for a question."""
@@ -45,7 +46,7 @@ async def search_workflows(
     workers: Sequence[WorkerId],
     cards: Sequence[WorkerCard],
 ) -> tuple[Search, Floats, Grouping]:
-    """Search until the stage's budget is spent.
+    """Search until the stage's budget is spent or no run is left.
 
     `calibrated` are the questions that every worker was asked, and `workers` the workers to use.
 

@@ -224,7 +224,6 @@ async def _keep_limit(
 def _choose_finest(
     context: TuneContext, systems: Sequence[TunedSystem], tasks: Sequence[Task]
 ) -> TunedSystem:
-    """Return the finest system, unless a simpler one is likely to be better."""
     chosen = systems[-1]
     for simpler in reversed(systems[:-1]):
         if _is_better(context, simpler, chosen, tasks):
@@ -235,7 +234,6 @@ def _choose_finest(
 def _is_better(
     context: TuneContext, simpler: TunedSystem, finer: TunedSystem, tasks: Sequence[Task]
 ) -> bool:
-    """Return whether `prefer_simpler` prefers the simpler system by these questions."""
     ours, theirs = simpler.assign(tasks), finer.assign(tasks)
     gains = paired_gains(context, tasks, ours, theirs)
     return prefer_simpler(gains, finer.expected - simpler.expected)

@@ -66,7 +66,7 @@ class PaidCall(NamedTuple):
     number: int
     """The row's id."""
     usd: Decimal
-    """The call's worst case in dollars while it is in flight, then its cost."""
+    """The dollars reserved for the call while it is in flight, then its cost."""
 
 
 def bound_pool_costs(pool: Pool, tasks: Sequence[Task], unknown: Price) -> dict[WorkerId, Decimal]:
@@ -78,10 +78,10 @@ def bound_pool_costs(pool: Pool, tasks: Sequence[Task], unknown: Price) -> dict[
 
 @final
 class PaidCalls:
-    """The cost of every call, on disk: the worst case before the call is made, then its real cost.
+    """The cost of every call, on disk: the reserved dollars before the call, then its real cost.
 
-    A call that was in flight when the process was killed or interrupted keeps its worst case until
-    the call is made again, which then uses the same row.
+    Without a limit in dollars 0 is reserved. A call that was in flight when the process was killed
+    or interrupted keeps the reserved dollars, unless `TuneBudget` uses its row for the same call.
     """
 
     def __init__(self, path: Path) -> None:
@@ -184,7 +184,7 @@ class TuneBudget:
         self.allowance = allowance
         self._paid = paid
         self.calls, spent = paid.sum_up()
-        """The number of calls made so far, including the calls of earlier processes."""
+        """The number of calls made or in flight, including the calls of earlier processes."""
         self._budget = Budget(Limits(usd=usd, unknown=allowance.unknown))
         self._budget.charge(ZERO_USAGE, Cost(spent))
         self._clock = clock

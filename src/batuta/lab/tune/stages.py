@@ -40,9 +40,9 @@ _JUDGEMENT = 0.08, 0.25
 """The minimum and maximum share of the judgement, which may spend less."""
 _REWRITING = 0.08
 """The share of rewriting, if it is enabled."""
-_SAMPLES = 0.3
+_SAMPLED = 0.3
 """The maximum share of the calls that ask questions again, for the fit of confidence."""
-_CALLS_A_JUDGEMENT, _JUDGED = 6, 200
+_CALLS_PER_JUDGED, _MOST_JUDGED = 6, 200
 """The number of calls with which all nominees and opponents answer a question, and the maximum
 number of questions to plan for. Half as many questions already show gains of ten points."""
 
@@ -83,7 +83,7 @@ def stage_ends(
     selection = (
         _share_of(factor * _SELECTION_CALLS, calls, least, factor * most) if selects else 0.0
     )
-    wanted = _CALLS_A_JUDGEMENT * min(judgement or 0, _JUDGED)
+    wanted = _CALLS_PER_JUDGED * min(judgement or 0, _MOST_JUDGED)
     judged = _share_of(wanted, calls, *_JUDGEMENT) if judges else 0.0
     ends = {
         TuneStage.CALIBRATE: _PLANNED if last is TuneStage.CALIBRATE else _CALIBRATION,
@@ -92,7 +92,7 @@ def stage_ends(
         TuneStage.REWRITE: _PLANNED - judged,
         TuneStage.JUDGE: _PLANNED,
     }
-    kept = _share_of(samples, calls, 0.0, _SAMPLES) if samples else 0.0
+    kept = _share_of(samples, calls, 0.0, _SAMPLED) if samples else 0.0
     return {stage: ends[stage] * (1 - kept) for stage in stages}
 
 
@@ -111,7 +111,10 @@ def count_calls(entry: Entry) -> int:
 
 
 def choose_samples(figures: Mapping[str, SystemFigures]) -> int:
-    """Return the number of samples of the best single worker that cost as much as ultra, 3 to 5."""
+    """Return how many samples of the best single worker, 3 to 5, cost as much as ultra.
+
+    If the worker is free, the number follows from ultra's calls.
+    """
     ultra, single = figures[ULTRA], figures[BEST_SINGLE]
     ratio = ultra.usd / single.usd if single.usd else ultra.calls
     return max(3, min(_MOST_SAMPLES, round(ratio)))

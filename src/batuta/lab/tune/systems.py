@@ -130,7 +130,8 @@ class SystemTable:
     def find_weight(self, name: str, count_c: Matrix, *, most: float, least: float) -> float:
         """Return the lowest price of a call, at least `least`, at which the system keeps a limit.
 
-        `most` is the limit on mean calls per question. `count_c` is as `count_cells` returns it.
+        If no price keeps it, only calls matter at the returned price. `most` is the limit on mean
+        calls per question. `count_c` is as `count_cells` returns it.
         """
         return find_call_weight(
             self._by_cell(name, self.worth_gwl),

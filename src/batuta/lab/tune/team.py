@@ -108,8 +108,8 @@ def choose_complementary(
     return [best, *chosen]
 
 
-def check_most_workers(most: int | None, pool: Pool) -> int | None:
-    """Return `most`, the number of models to keep; None if the pool has at most that many."""
+def effective_limit(most: int | None, pool: Pool) -> int | None:
+    """Return `most`, the number of models to keep; None if all models of the pool are kept."""
     models = sum(worker.is_model for worker in pool)
     return most if most is not None and most < models else None
 

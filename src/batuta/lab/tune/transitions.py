@@ -2,8 +2,8 @@
 
 Every answering step is a transition between correct and wrong answers: a check reads one answer and
 gives another; a decision reads several answers, some of them correct; a plan or a look-up changes a
-solver's answer. Intermediate answers are graded too, so that each run is evidence about all its
-steps, and a checker's effect in one workflow informs the estimates of all other workflows.
+solver's answer. Unless a model judges, intermediate answers are graded too, so that each run is
+evidence about all its steps, and a checker's effect in one workflow informs all other estimates.
 
 The model consists of three logistic regressions with Gaussian priors, in Laplace's approximation:
 
@@ -175,7 +175,6 @@ class TransitionModel:
     def _add_trail(
         self, known: _Outcomes, candidate: Candidate, trail: Trail, *, cell: Cell
     ) -> None:
-        """Add the outcomes of a workflow's comparison and of its later steps."""
         scores, agreed = trail
         first, level = candidate.first_round, float(self.level_l[cell[1]])
         first_scores = scores[first - 2 : first]
@@ -230,7 +229,6 @@ class TransitionModel:
     def _fit_solvers(
         self, deviation: float, solved: tuple[Places, Places, Matrix], seed: int
     ) -> None:
-        """Fit the solvers and the questions' effects alternately."""
         row, question, score = solved
         effect = np.zeros(int(question.max(initial=-1)) + 1)
         for _ in range(3):
@@ -259,7 +257,7 @@ class TransitionModel:
         return self._fitted.draw_shares(candidates, group)
 
     def agreement(self, candidate: Candidate, group: int) -> Matrix:
-        """Return the probability that the first two answers agree, at each level: (l,)."""
+        """Return the probability, (l,), that the first two answers agree; the candidate `stops`."""
         return self._fitted.agreement(candidate, group)
 
     @property

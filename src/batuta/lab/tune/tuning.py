@@ -23,7 +23,7 @@ from batuta.lab.tune.search_stage import search_workflows
 from batuta.lab.tune.selection import select_systems
 from batuta.lab.tune.stages import TuneStage, expected_accuracy
 from batuta.lab.tune.systems import SYSTEM_NAMES, tabulate_systems
-from batuta.lab.tune.team import check_most_workers, choose_team
+from batuta.lab.tune.team import choose_team, effective_limit
 
 
 async def run_tuning(context: TuneContext) -> TuneResult:
@@ -48,7 +48,7 @@ async def run_tuning(context: TuneContext) -> TuneResult:
     cards = measure_workers(runner, tasks, group_n, len(grouping.names))
     usable, left_out = choose_usable(cards, runner.pool)
     runner.meter.rely_on(usable)
-    most, team = check_most_workers(settings.most_workers, runner.pool), None
+    most, team = effective_limit(settings.most_workers, runner.pool), None
     if most is not None:
         team = choose_team(runner, tasks, usable, cards=cards, most=most)
         usable = team.workers

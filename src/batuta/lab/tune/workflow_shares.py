@@ -76,7 +76,7 @@ class WorkflowShares:
         return np.stack([self._shares[one, group] for one in candidates], axis=1)
 
     def agreement(self, candidate: Candidate, group: int) -> Matrix:
-        """Return the probability that the first two answers agree, at each level: (l,)."""
+        """Return the probability, (l,), that the first two answers agree; the candidate `stops`."""
         self._predict_steps([candidate], group)
         self._at_nodes(candidate, group)
         return (self._agreement[candidate, group] @ NODE_WEIGHTS).mean(axis=0)
@@ -217,7 +217,7 @@ class WorkflowShares:
 
 @lru_cache(maxsize=2**15)
 def find_situations(candidate: Candidate) -> tuple[Situation, ...]:
-    """Return the conditions of all probabilities on which the candidate's accuracy depends."""
+    """Return the conditions of all steps' probabilities on which the accuracy depends."""
     if candidate.stops:
         return tuple(dict.fromkeys(_find_when_stopping(candidate)))
     inputs, many = inputs_of(candidate), len(inputs_of(candidate))

@@ -40,7 +40,7 @@ class RehearsalClient:
     def __init__(self, profile: WorkerProfile, time_scale: float = 1.0) -> None:
         """Create the worker of that profile.
 
-        With a time scale of 1 a reply takes about a tenth of a second; with 0 it takes no time.
+        `time_scale` is the factor of the delay of each reply; 0: no delay.
         """
         self._profile = profile
         self._time_scale = time_scale

@@ -19,7 +19,7 @@ _ONSETS, _VOWELS = "bdfgklmnprstvz", "aeiou"
 
 
 def parse_drawn_source(source: str) -> tuple[int, int] | None:
-    """Return the seed and the number of workers, by default 1 and 7; None if malformed."""
+    """Return the seed and the number of workers, by default 1 and 7; None if it is not valid."""
     _, *parts = source.split(":")
     if len(parts) > 2 or not all(part.isdecimal() and part.isascii() for part in parts):  # noqa: PLR2004
         return None

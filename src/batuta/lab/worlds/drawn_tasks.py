@@ -63,7 +63,7 @@ class DrawnTasks:
     ) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
         """Return at most `limit` test and `calibration` calibration questions, all different.
 
-        Training draws none of these. `parts` may be a family, and `held-out` for wordings that
+        Training uses other seeds. `parts` may be a family, and `held-out` for wordings that
         training never uses.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Workers of world 1 drawn from a seed, each trait independently from world 1's seven workers.
+"""Workers of world 1 drawn from a seed: each trait is that of a random one of its seven workers.
 
 design/0017-drawn-workers.md explains the design. The rules and tables of world 1 are unchanged.
 Each drawn worker has a card with measured skills.
@@ -200,8 +200,8 @@ def work_out(problem: Problem, wrong_at: int | None = None, pick: float = 0.0) -
 def work_out_wrongly(problem: Problem, at: float, pick: float) -> WorkedSolution:
     """Return a solution with one wrong step and therefore a wrong answer.
 
-    `at` in [0, 1) chooses the step, or the next step that leads to a wrong answer; `pick` in [0, 1)
-    chooses the error.
+    `at` in [0, 1) chooses the step; if its error does not lead to a wrong answer, another step is
+    taken, or else the result of the last step is changed. `pick` in [0, 1) chooses the error.
     """
     truth = solve_problem(problem)
     steps = len(problem.ops)

@@ -88,7 +88,7 @@ UNIT_FACTORS = {
 
 
 def _convert_units(*units: str) -> Transform:
-    """Return a step that converts a quantity in one of these units to its base unit."""
+    """Return the conversion of a quantity in one of these units to its base unit."""
 
     def convert(value: str, _: int) -> StepValue:
         number, unit = value.split()
@@ -328,7 +328,6 @@ _CONSONANTS = "bcdfghjklmnpqrstvwxyz"
 
 
 def _change_words(change: Callable[[list[str]], Iterable[str]]) -> Transform:
-    """Return a step that applies `change` to the words of a text."""
     return lambda text, _: " ".join(change(text.split()))
 
 

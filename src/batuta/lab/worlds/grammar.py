@@ -54,6 +54,7 @@ class QuestionStyle:
     """The wording, with `{start}`, and with `{steps}` unless all steps are nested in the start."""
     layout: StepLayout = StepLayout.SENTENCES
     nesting: HopNesting | None = None
+    """The wording of the first hops within the start; None if all hops are steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,7 @@ class QuestionFamily:
 
     name: str
     skill: str
-    """The skill that most steps of the family's questions need."""
+    """The main skill that the family's questions need."""
     draw: Callable[[Random, int], Problem | None]
     """Returns a random problem of that difficulty, or None to draw again."""
     read_start: Callable[[str], StepValue | None]
@@ -129,7 +130,6 @@ def read_problem(text: str) -> Problem | None:
 
 @cache
 def _style_patterns(name: str) -> tuple[tuple[QuestionStyle, re.Pattern[str]], ...]:
-    """Return a family's styles, each with the pattern of its questions."""
     return tuple(
         (style, re.compile(_template_pattern(style.template), re.DOTALL))
         for style in _FAMILIES[name].styles

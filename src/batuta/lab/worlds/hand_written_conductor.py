@@ -1,4 +1,4 @@
-"""A hand-written conductor: a `Client` that reads a conductor's prompt and writes the lists.
+"""A hand-written conductor: a `Client` that reads a conductor's prompt and writes a workflow.
 
 It follows the fixed rules below and is not trained. Prompt, parser and engine are those of every
 other conductor.
@@ -163,6 +163,7 @@ def _count_hops(problem: Problem) -> int:
 
 
 _EASY, _MEDIUM = 2, 4
+"""Maximum number of elementary steps of an easy question, and of a medium one."""
 
 
 def _steps_without_facts(prompt: ConductorPrompt, problem: Problem) -> tuple[DraftedStep, ...]:

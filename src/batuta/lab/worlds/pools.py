@@ -17,7 +17,7 @@ WORLD_PROFILES: Mapping[str, tuple[WorkerProfile, ...]] = {
 
 
 def rehearsal_pool(world: str = "") -> Pool:
-    """Return the workers of the rehearsal, in one of `WORLD_PROFILES`.
+    """Return the workers of the rehearsal in a world of `WORLD_PROFILES`.
 
     Raises:
         KeyError: there is no such world.

@@ -32,7 +32,7 @@ WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", 
 
 @dataclass(frozen=True, slots=True)
 class ProblemStep:
-    """One elementary step."""
+    """One elementary step: the name of its kind, and its numbers."""
 
     kind: str
     args: StepArguments = ()
@@ -64,7 +64,7 @@ class StepKind:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The meaning of a question, independent of its wording."""
+    """The meaning of a question, independent of its wording: a start value and its steps, `ops`."""
 
     family: str
     start: StepValue
@@ -141,7 +141,7 @@ def solve_problem(problem: Problem) -> StepValue | None:
 
 
 def misread_step(op: ProblemStep, value: StepValue, pick: float) -> StepValue | None:
-    """Return the wrong result of a misunderstood step; None if the step cannot be applied.
+    """Return the wrong result of a misunderstood step; None if neither it nor a similar one fits.
 
     `pick` in [0, 1) chooses the misunderstanding.
     """
@@ -182,7 +182,7 @@ def _perturb_text(text: str, pick: float) -> str:
 
 
 def format_value(value: StepValue) -> str:
-    """Return the value as text, such that `read_value(format_value(value)) == value`."""
+    """Return the value as text that `read_value` can read."""
     if isinstance(value, tuple):
         return f"[{', '.join(map(str, value))}]"
     if isinstance(value, date):
@@ -191,7 +191,7 @@ def format_value(value: StepValue) -> str:
 
 
 def read_value(text: str) -> StepValue:
-    """Return the value that a text states; a text in no other form is itself the value."""
+    """Return the number, list or date that a text states; without one, the text itself."""
     if _DIGITS.fullmatch(text):
         return int(text)
     if text.startswith("["):
@@ -227,6 +227,9 @@ def register_steps(
     """Register kinds of steps of one skill, on values of type `takes`, and return them.
 
     No step may follow a kind that `final` names.
+
+    Raises:
+        ValueError: two kinds have the same wording.
     """
     kinds = tuple(
         StepKind(

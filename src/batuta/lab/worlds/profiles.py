@@ -24,7 +24,7 @@ class WorkerProfile:
     knows: float
     """Share of the knowledge base's facts that the worker knows."""
     planning: float
-    """Probability that a plan of three steps has no error."""
+    """Probability that a plan of three steps has no error other than a repeated step."""
     checking: float
     """Probability that the worker notices its own misunderstanding when it reads another result."""
     care: float
@@ -36,7 +36,7 @@ class WorkerProfile:
     pace: float
     """Seconds that a call of 500 tokens, prompt and reply together, takes at time scale 1."""
     strength: float
-    """Measured accuracy of the worker alone, over all families."""
+    """Measured accuracy of the worker alone, over all families; 0 if not measured."""
     refuses: Mapping[InstructionKind, float] = field(default_factory=dict[InstructionKind, float])
     """Probability of not understanding an instruction, by kind."""
     helpful: bool = True

@@ -30,7 +30,7 @@ class ParsedReply:
     plan: tuple[ProblemStep, ...] | None
     """The numbered steps; None if there are none."""
     answer: str | None
-    """The last line that starts with "Answer: "; None if there is none."""
+    """The rest of the last line that starts with "Answer: "; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ def rehearsal_config(
         world: one of `WORLD_PROFILES`, or `SEED[:COUNT]` for workers drawn from a seed.
 
     Raises:
-        ConfigError: there is no such conductor or world.
+        ConfigError: there is no such world, or the conductor cannot be opened.
     """
     if world not in WORLD_PROFILES:
         return drawn_config(f"{REHEARSAL_POOL}:{world}", conductor, time_scale)
@@ -73,7 +73,7 @@ def drawn_config(
     delays; None: 1.
 
     Raises:
-        ConfigError: there is no such conductor, or the source is malformed.
+        ConfigError: the source is malformed, or the conductor cannot be opened.
     """
     world = source.partition(":")[0]
     drawn = parse_drawn_source(source)

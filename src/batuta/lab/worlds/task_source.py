@@ -31,7 +31,7 @@ class RehearsalTasks(DrawnTasks):
         return grade_answer(task, answer)
 
     def solve_question(self, text: str, task_id: TaskId) -> Task | None:
-        """Return the question as a task with its answer; None if it is not of this world."""
+        """Return the question as a task; None if it is not of this world or has no answer."""
         problem = read_problem(text)
         value = None if problem is None else solve_problem(problem)
         if problem is None or value is None:

@@ -102,7 +102,6 @@ def grade_answer(task: Task, answer: str) -> Grade:
 
 
 def _plain_integer(text: str) -> str:
-    """Return an integer without commas and leading zeros, of any length."""
     digits = text.replace(",", "")
     sign = "-" if digits.startswith("-") else ""
     digits = digits.lstrip("+-0") or "0"

@@ -58,7 +58,7 @@ it accepts the result that it reads."""
 
 
 class WorkedStep(NamedTuple):
-    """A step as a worker writes it."""
+    """A step as a worker writes it: its phrase, the values around it, and whether it is a guess."""
 
     what: str
     before: str
@@ -73,7 +73,7 @@ class WorkedSolution(NamedTuple):
     value: StepValue | None
     """The final value; None if a step could not be done."""
     corrected_steps: int
-    """Number of steps in which the worker departed from the solution that it read."""
+    """Number of steps in which the worker departed from what it read, or read no result."""
 
 
 class SimulatedStepResult(NamedTuple):
@@ -95,7 +95,6 @@ def believed_fact(worker: str, knows: float, relation: str, subject: str) -> str
 
 @lru_cache(maxsize=65_536)
 def _systematic_error_numbers(worker: str, question: str) -> tuple[float, ...]:
-    """Return the random numbers behind a worker's misunderstandings of a question."""
     return uniform_numbers("misunderstanding", worker, question)
 
 
@@ -337,7 +336,8 @@ class WorkerModel:
     ) -> SimulatedStepResult | None:
         """Return the result after reconsidering the step; None if the worker is unsure.
 
-        There are no random errors here, and the worker may notice its misunderstanding.
+        The result of a hop stays. Other steps have no random errors here, and the worker may notice
+        its misunderstanding.
         """
         if op.kind in RELATIONS:
             return own

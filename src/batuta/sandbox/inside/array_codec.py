@@ -1,4 +1,7 @@
-"""Values of numpy and pandas as plain data: numbers and names, never pickled objects."""
+"""Values of numpy and pandas as plain data: numbers and names, never pickled objects.
+
+`codec` explains atoms, nodes and references; a `Refer` returns a value's atom or reference.
+"""
 
 # Values have any type, which is known only at run time.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
@@ -26,7 +29,7 @@ TABLE_KINDS = frozenset({"ps", "pd"})
 
 
 def shared_nan() -> float:
-    """Return numpy's NaN if loaded: lists with NaN are equal only if they hold the same object."""
+    """Return NaN, as numpy's object if numpy is loaded, since lists compare NaN by identity."""
     numpy = sys.modules.get("numpy")
     return float("nan") if numpy is None else numpy.nan
 
@@ -145,7 +148,7 @@ def decode_scalar(_: Any, given: list[Any]) -> Any:
     return __import__("numpy").frombuffer(data, dtype)[0]
 
 
-def decode_array(given: list[Any], value: Refer) -> Any:
+def decode_array(given: list[Any], value: Callable[[Any], Any]) -> Any:
     """Return a numpy array; `value` decodes the references of an array of objects."""
     numpy = __import__("numpy")
     shape = tuple(map(int, given[2]))

@@ -187,7 +187,7 @@ class Decoder:
     """Decodes the values of one message; `known` has the values of the message that it answers.
 
     Raises:
-        ValueError, TypeError, KeyError, IndexError: the message is invalid.
+        ValueError, TypeError, KeyError, IndexError, AttributeError: the message is invalid.
     """
 
     def __init__(self, peer: Any, nodes: list[Any], known: list[Any] | None = None) -> None:

@@ -82,7 +82,7 @@ def allow_path(ruleset: int, descriptor: int, rights: int) -> None:
 def new_ruleset_of_paths(readable: list[int], devices: list[int], scratch: list[str]) -> int:
     """Return the descriptor of a Landlock ruleset that allows only these files and folders.
 
-    It also denies TCP, and abstract sockets and signals of processes outside.
+    It also denies TCP, abstract sockets of processes outside, and signals to these processes.
 
     Args:
         readable: descriptors of what may be read and executed.

@@ -1,4 +1,4 @@
-"""Messages between the supervisor and the process that started it: JSON after its length."""
+"""Messages between the supervisor and its parent: JSON after its length (4 bytes, big-endian)."""
 
 from __future__ import annotations
 

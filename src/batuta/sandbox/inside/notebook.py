@@ -20,6 +20,7 @@ from typing import Any
 
 _PLOTS = ".".join(("matplotlib", "py" + "plot"))  # split, so that the sandbox does not preload it
 _OURS = {(lambda: None).__code__.co_filename, ast.__file__}
+"""Files whose frames are left out at the beginning of a traceback."""
 
 
 def run_code(code: str, name: str, space: dict[str, Any], *, shows: bool) -> None:
@@ -50,7 +51,7 @@ def write_pictures(mark: str) -> None:
 
 
 def put_files(folder: str, given: dict[str, str]) -> None:
-    """Write the given files into the folder."""
+    """Write the given files into the folder; their contents, by name, are in Base64."""
     for name, content in given.items():
         with open(os.path.join(folder, name), "wb") as file:
             file.write(base64.b64decode(content))
@@ -76,8 +77,8 @@ def list_files(folder: str) -> dict[str, str]:
 def write_files(mark: str, new: list[str], most: int, room: int) -> None:
     """Print a mark and the name and content of each file, both in Base64.
 
-    The content is `-` after `most` files, and for a file that would exceed `room` bytes in total;
-    after twice as many files nothing more is printed.
+    The content is `-` after `most` files, for a file that would exceed `room` bytes in total, and
+    for an unreadable file; after twice as many files nothing more is printed.
     """
     for number, path in enumerate(new[: 2 * most]):
         name = base64.b64encode(os.path.basename(path).encode("utf-8", "replace"))

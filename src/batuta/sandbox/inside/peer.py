@@ -1,7 +1,11 @@
 """One end of the pipes between a program and its tests: requests, answers, handles.
 
-What each end lets the other do is defined by the subclasses, `ProgramPeer` and `TestsPeer`. The
-program may take over its end and write anything; only plain values and handles reach the tests.
+The subclasses, `ProgramPeer` and `TestsPeer`, define what the other end may do. The program may
+take over its end and write anything; only plain values and handles reach the tests.
+
+A request has the operation and its arguments (`q`), nodes (`n`), and whether output is wanted
+(`o`). An answer has the result (`r`), whether it was raised (`e`), output (`o`), the changed nodes
+of the request (`s`) and further nodes (`n`).
 """
 
 # Values have any type, which is known only at run time.
@@ -239,7 +243,7 @@ class PreambleClasses:
         return object.__new__(kind)
 
     def set_fields(self, value: Any, fields: dict[str, Any]) -> None:
-        """Replace all fields of an object.
+        """Set these fields of an object, and remove its others except in slots.
 
         Raises:
             ValueError: a field name is no string, or begins with `__`.
@@ -253,7 +257,7 @@ class PreambleClasses:
 
 
 def defined_classes(namespace: dict[str, Any], module: str) -> set[str]:
-    """Return the names of a module's classes that are based on no exception or built-in type."""
+    """Return the names of a module's classes, except exceptions and subclasses of common types."""
     return {
         name
         for name, value in namespace.items()

@@ -48,7 +48,7 @@ def world2_clients(
 
 
 def worker_price(traits: WorkerTraits) -> Price:
-    """Return the price, in dollars per million tokens rounded to cents."""
+    """Return the price, in dollars per million tokens rounded to cents, at least one cent."""
     return Price(
         input=Decimal(f"{max(0.01, traits.price * PRICE_SHARE_IN):.2f}"),
         output=Decimal(f"{max(0.01, traits.price):.2f}"),

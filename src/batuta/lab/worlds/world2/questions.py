@@ -46,7 +46,7 @@ ReadSlots = Callable[[Slots], "tuple[tuple[str, ...], str] | None"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionKind:
-    """A family of world 2."""
+    """A family of world 2; `draw` returns the slots of a random question of a level."""
 
     name: str
     base: float
@@ -72,7 +72,7 @@ class World2Question:
 
     @property
     def level(self) -> int:
-        """The difficulty, 1 to 6."""
+        """The difficulty; 1 to 6 for drawn questions."""
         extra = _EXTRA_ELEMENTS.get(self.kind.name, 0)
         return max(1, len(self.elements) - extra)
 
@@ -281,7 +281,7 @@ KINDS: Mapping[str, QuestionKind] = {
         QuestionKind(name="shifts", base=-0.1, grader="exact", draw=_draw_shift, read=_read_shift),
     )
 }
-"""Every family."""
+"""Every family, by name."""
 TRAINING_KINDS = tuple(name for name, worded in WORDINGS.items() if worded.training)
 """The families that training draws from."""
 HELD_OUT_KINDS = tuple(name for name in WORDINGS if name not in TRAINING_KINDS)

@@ -107,6 +107,7 @@ PLAN_GAIN = 0.125
 PLAN_LOSS = 0.6
 """Probits that reading a wrong plan subtracts if the worker does not notice the error."""
 PLAN_BY_ABILITY, PLAN_BY_LEVEL = 0.3, 0.15
+"""Probits that each probit of ability adds to planning, and that each level subtracts."""
 FACT_EASE = 0.5
 """Probits by which knowing a fact is easier than answering a question on facts."""
 ALL_FACTS_GAIN, FALSE_FACT_LOSS, SOME_FACTS_GAIN = 1.2, 1.0, 0.2
