@@ -1,4 +1,4 @@
-"""A worker that runs code, without a model or a price; if a program fails, the reply says why."""
+"""A worker that runs Python code, without a model and at no cost."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _PYTHON = {"python", "python3", "py", "py3"}
 
 @final
 class PythonWorker:
-    """A Client that runs the last Python block of a request."""
+    """A Client that runs the last Python block of a request's last user message."""
 
     def __init__(self, limits: SandboxLimits = RUN_LIMITS, files: NamedFiles | None = None) -> None:
         """Start nothing yet.
@@ -72,8 +72,8 @@ class PythonWorker:
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """Reply with the program's output, or with the reason why there is none.
 
-        Only a reply with output or files is streamed: any other reply may not become the answer,
-        even as the reply of the last step.
+        A reply without output or files is not streamed: it has `Finish.NO_OUTPUT`, so it does not
+        become the answer.
 
         Raises:
             ProviderUnreachableError: no sandbox works on this machine.
@@ -121,10 +121,7 @@ class PythonWorker:
 def _program_calls(
     source: str, outcome: ProgramResult, files: tuple[WrittenFile, ...]
 ) -> tuple[ServerCall, ...]:
-    """Return the program as a server tool call if it wrote files; empty if it wrote none.
-
-    Every API format lists the files of such a call.
-    """
+    """Return the program as a server tool call if it wrote files; empty if it wrote none."""
     if not files:
         return ()
     call = ServerCall(

@@ -82,7 +82,8 @@ async def choose_backend(
 ) -> SandboxBackend:
     """Return the requested tier, or for `auto` the strongest tier that passes its self-test.
 
-    The tier `none` has no self-test. `uid` is the user that a sandbox started by root changes to.
+    The tier `none` has no self-test. `uid` is the user that a sandbox started by root changes to;
+    None if this process is not root's.
 
     Raises:
         SandboxError: this is not Linux, or the requested tier does not work here; the message has

@@ -28,7 +28,7 @@ def strip_code_fence(text: str) -> str:
 
 
 def find_schema_fault(schema: dict[str, Any]) -> str | None:
-    """Return why the schema cannot be used (invalid, or refers to others); None: it can be."""
+    """Return why the schema cannot be used (invalid, or refers to others); None if it can."""
     try:
         _compile_schema(schema)
     except _jsonschema_rs().ValidationError as error:
@@ -41,7 +41,7 @@ def find_schema_fault(schema: dict[str, Any]) -> str | None:
 def find_text_fault(
     schema: dict[str, Any] | None, text: str, *, is_object: bool = False
 ) -> str | None:
-    """Return one fault of the text; None if it is JSON that matches the schema.
+    """Return one fault of the text or the schema; None if the text is JSON that matches the schema.
 
     If `schema` is None any JSON is accepted, or with `is_object` any JSON object; with a schema
     `is_object` is ignored. NaN and infinity are not JSON.

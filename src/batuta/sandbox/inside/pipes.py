@@ -27,7 +27,7 @@ def close_descriptors(*descriptors: int) -> None:
 
 
 class RunningTest:
-    """A test that a child runs: its standard input, and pipes for stdout, stderr and its report."""
+    """A test's order, its standard input, and pipes for stdout, stderr and its report."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.order = order
@@ -44,7 +44,7 @@ class RunningTest:
         self.received = {reader: bytearray() for reader in self.readers}
 
     def read_available(self, reader: int) -> bool:
-        """Read what is available; return False if nothing was."""
+        """Read up to `CHUNK` bytes; return False if none is available or the stream has ended."""
         try:
             data = os.read(reader, CHUNK)
         except BlockingIOError:
