@@ -22,7 +22,7 @@ WAITING = "waiting"
 MAX_WAITING = 20
 """Maximum plans of one tenant that wait; in PostgreSQL more if several are stored at once."""
 MAX_REASON = 500
-"""Maximum characters of a reason."""
+"""Maximum characters of a reason, which the callers check."""
 _KEPT_SECONDS = 30 * 86_400.0
 """Seconds for which a plan is kept after `expires`; the audit trail keeps decisions longer."""
 
@@ -180,9 +180,9 @@ class ApprovalTable:
         return await self._database.execute(update(APPROVALS).where(*chosen).values(values)) == 1
 
     async def close(self, plan_id: str, state: str) -> PendingPlan | None:
-        """Close a plan that still waits as `expired` or `withdrawn`; return the stored plan.
+        """Give a plan that still waits the state `expired` or `withdrawn`; return the stored plan.
 
-        None: there is no such plan.
+        Return None if there is no such plan.
         """
 
         def end(connection: Connection) -> PendingPlan | None:

@@ -69,7 +69,7 @@ class AuditRecord:
     hash: str
 
     def expected_hash(self) -> str:
-        """Return the SHA-256 that `hash` must be, in hexadecimal digits, of the other fields."""
+        """Return the hexadecimal SHA-256 of the other fields, which `hash` must equal."""
         sealed = [
             self.seq, self.at, self.actor, self.tenant, self.action, self.subject, self.details,
             self.previous,
@@ -93,7 +93,7 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditVerdict:
-    """The result of verifying the trail, which ends at the first fault."""
+    """The result of a verification of the trail, which ends at the first fault."""
 
     records: int
     """Number of records that were read."""

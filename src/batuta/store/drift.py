@@ -252,7 +252,7 @@ def run_score(run: Run, score: float) -> list[DriftValue]:
 
 
 def count_values(connection: Connection, values: Iterable[DriftValue]) -> None:
-    """Add values in the caller's transaction; locks rows in sorted order, to avoid deadlocks."""
+    """Add values in the caller's transaction; lock rows in sorted order, to avoid deadlocks."""
     seen: dict[DriftKey, list[DriftValue]] = defaultdict(list)
     for value in values:
         seen[value.key].append(value)

@@ -57,10 +57,12 @@ class Forgetting:
         return await self._database.run_read(find)
 
     async def forget_runs(self, ids: Sequence[str], tenant: str) -> list[str]:
-        """Erase the runs and their continuations, with stored responses, cached answers and plans.
+        """Erase the runs and their continuations, with kept answers to repeated requests and plans.
+
+        Answers are kept under an Idempotency-Key, or in the answer cache.
 
         Args:
-            ids: the runs; a run that is not stored yet will not be stored later.
+            ids: the runs; a run that is not stored yet is not stored within a week either.
             tenant: the owner of the runs.
 
         Returns:

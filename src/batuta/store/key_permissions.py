@@ -100,7 +100,7 @@ class KeyPermissions:
 
     @property
     def allows_all_workers(self) -> bool:
-        """Return True if every worker may be used."""
+        """True if every worker may be used."""
         return not (self.workers_allow or self.workers_deny)
 
 

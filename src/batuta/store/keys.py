@@ -91,7 +91,7 @@ class ApiKey:
     old_digest: bytes | None = None
     """The hash of the text before the last rotation; None: that text is not accepted."""
     old_until: float | None = None
-    """Until when the text before the last rotation is accepted."""
+    """Until when the text before the last rotation is accepted, if `old_digest` is set."""
     identity: str | None = None
     """Identity of a user at the identity provider, if this is the user's entry and not a key."""
     role: str | None = None

@@ -200,7 +200,7 @@ SPENDING = Table(
 RESERVATIONS = Table(
     "reservations",
     METADATA,
-    # Money that unfinished runs may still spend; other processes end the rows of a dead process.
+    # Money of unfinished runs and of leases; other processes end the rows of a dead process.
     Column("id", Text, primary_key=True),
     Column("run_id", Text, nullable=False),
     Column("tenant", Text, nullable=False),

@@ -119,6 +119,7 @@ class RunSummary:
     id: RunId
     tenant: str
     parent: RunId | None
+    """The run that this one continues; None: none."""
     created: float
     """Seconds since the epoch."""
     model: str

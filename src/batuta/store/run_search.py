@@ -109,7 +109,7 @@ def is_id(words: str) -> bool:
 
 
 def search_filter(words: str, dialect: str, columns: Any = RUNS.c) -> ColumnElement[bool]:
-    """Return the condition for rows that contain the words, one after another, or have that prefix.
+    """Return the condition for rows with the text `words`, or with an id that begins with it.
 
     For a prefix that `is_id` recognises, only the id is compared.
     """

@@ -32,7 +32,7 @@ class ShadowVerdict(StrEnum):
     SAME = "same"
     WORSE = "worse"
     UNJUDGED = "unjudged"
-    """The worker or the judge could not be called, or the judge gave no verdict."""
+    """The worker or the judge did not answer, or the judge gave no verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,7 +74,9 @@ def check_revision(revision: str | None, url: URL) -> None:
 
 
 def upgrade_database(target: str | Path | URL) -> None:
-    """Migrate the database to `HEAD_REVISION`; create a missing SQLite file. Runs an event loop.
+    """Migrate the database to `HEAD_REVISION`; create a missing SQLite file.
+
+    This runs its own event loop, so call it in a thread without one.
 
     Several processes may call this at the same time: one migrates and the others wait.
 

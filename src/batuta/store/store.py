@@ -72,7 +72,7 @@ _T = TypeVar("_T")
 
 @final
 class _OpenTable(Generic[_T]):
-    """A descriptor for a table of the store's database; StoreError: the store is closed."""
+    """A descriptor for a table of the store's database; raises StoreError while it is closed."""
 
     def __init__(self, table: Callable[[Database], _T]) -> None:
         self._table = table
@@ -87,7 +87,7 @@ class Store:
         async with Store("runs.db") as store:
             await store.append(run)
 
-    Laws: a run that is kept can be read as soon as `append` returns. After `flush` it survives the
+    A run that is kept can be read as soon as `append` returns. After `flush` it survives the
     process. Appending a run with an id that is stored changes nothing. For a week, a run that
     `forgetting` has erased is not stored again. With a `tenant` argument, runs of other tenants are
     not found.

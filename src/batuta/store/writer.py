@@ -47,6 +47,7 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str
 
     Raises:
         IntegrityError: in PostgreSQL, a row exists already; or a row violates another constraint.
+        DBAPIError: the database fails or rejects a value.
     """
     if not rows:
         return
@@ -88,7 +89,7 @@ BATCH_RUNS = 200
 """Maximum runs of one transaction."""
 
 LINGER_SECONDS = 0.2
-"""Seconds that a run waits for others to share its transaction."""
+"""Maximum seconds that a run waits for others to share its transaction."""
 
 QUEUE_CAPACITY = 2_000
 """Maximum runs in the queue."""

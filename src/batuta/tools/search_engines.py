@@ -29,7 +29,7 @@ class RawResult:
 class SearchEngine(Protocol):
     """Finds pages.
 
-    Laws: one request per search; results in the engine's order; an invalid response gives a
+    A search makes one request. The results are in the engine's order; an invalid response gives a
     `ClientError` or no results.
     """
 

@@ -86,7 +86,8 @@ class PassageVectors:
 
 
 PASSAGE = 1200
-"""Approximate characters of a passage; a longer line is a passage, split at twice this length."""
+"""Approximate characters of a passage; a longer line is its own passage, or several if it has more
+than twice this length."""
 MAX_WORDS = 32
 """Maximum number of words of a query that are searched."""
 _PAGE = re.compile(r"\[page (\d{1,6})\]")
@@ -118,7 +119,7 @@ class Passage:
     file: str
     """The text's id."""
     place: str
-    """The passage's location in the text: `page 3` or `lines 10-24`."""
+    """The passage's location in the text: `page 3`, `lines 10-24` or `line 7`."""
     text: str
 
 
