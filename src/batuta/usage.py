@@ -11,7 +11,7 @@ class Usage:
     """A number of calls, which may be 0, and their tokens.
 
     Raises:
-        ValueError: `cached` and `cache_write` exceed `input`, or `reasoning` exceeds `output`.
+        ValueError: `cached` plus `cache_write` exceeds `input`, or `reasoning` exceeds `output`.
     """
 
     calls: int = 0

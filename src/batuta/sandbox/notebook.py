@@ -20,7 +20,7 @@ from batuta.sandbox.program import MEGABYTE, Program, ProgramResult, SandboxLimi
 from batuta.sandbox.sandbox import Sandbox
 
 MAX_PICTURES = 4
-"""Number of a program's pictures, the first, that are kept."""
+"""Maximum number of a program's pictures that are kept: the first ones."""
 MAX_PICTURE_BYTES = 512 << 10
 """Maximum bytes of a picture that is kept."""
 MAX_WRITTEN = 10
@@ -153,9 +153,9 @@ async def keep_pictures(
 ) -> tuple[WrittenFile, ...]:
     """Store the pictures that a program drew, and return the stored files.
 
-    The pictures are numbered after the `before` pictures of earlier programs. Where the program has
-    a file of a picture's name, a number is put before the picture's name. The first picture that
-    cannot be stored ends the storing. Without `files`, nothing is stored.
+    The pictures are numbered after the `before` pictures of earlier programs; a further number is
+    put before a name that a file of the program has. The first picture that cannot be stored ends
+    the storing. Without `files`, nothing is stored.
     """
     kept: list[WrittenFile] = []
     if files is None:

@@ -72,8 +72,8 @@ class PythonWorker:
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """Reply with the program's output, or with the reason why there is none.
 
-        A reply without output or files is not streamed: it has `Finish.NO_OUTPUT`, so it does not
-        become the answer.
+        A reply without output or files has `Finish.NO_OUTPUT` and is not streamed, as another
+        worker may give the answer instead.
 
         Raises:
             ProviderUnreachableError: no sandbox works on this machine.
@@ -190,7 +190,7 @@ def outcome_text(outcome: ProgramResult, limits: SandboxLimits) -> str:
 
 
 def interruption_text(end: EndReason, limits: SandboxLimits) -> str:
-    """Return why the program did not end by itself: a limit, or the sandbox; empty if it did."""
+    """Return which limit stopped the program, or that the sandbox failed; empty for other ends."""
     memory, output = limits.memory // MEGABYTE, limits.output // MEGABYTE
     stopped = {
         EndReason.TIME: f"it ran for more than {limits.seconds:g} seconds",

@@ -33,7 +33,7 @@ from batuta.sandbox.program import (
     SandboxLimits,
 )
 
-LIMITS = SandboxLimits(seconds=120.0, processes=4)
+SELF_TEST_LIMITS = SandboxLimits(seconds=120.0, processes=4)
 """Limits of the self-test; generous in time, so that a tier does not fail on a busy machine."""
 
 BREAKOUT_PROGRAM = Program("""
@@ -145,8 +145,11 @@ async def _run_self_test(
         SandboxError: no sandbox could be started, or the program in it could do something that the
             tier must prevent, or did not end normally.
     """
-    start = lambda: build_launch(backend, interpreter, LIMITS, uid)  # noqa: E731
-    async with _bait_file() as secret, open_program(BREAKOUT_PROGRAM, LIMITS, start) as breakout:
+    start = lambda: build_launch(backend, interpreter, SELF_TEST_LIMITS, uid)  # noqa: E731
+    async with (
+        _bait_file() as secret,
+        open_program(BREAKOUT_PROGRAM, SELF_TEST_LIMITS, start) as breakout,
+    ):
         arguments = (json.dumps(str(secret.parent)), json.dumps(secret.name))
         breaches = await breakout.run(CallTest("breaches", arguments))
         bomb = await breakout.run(CallTest("multiply"))

@@ -22,7 +22,7 @@ KERNEL = (
     "bpf perf_event_open userfaultfd io_uring_setup io_uring_enter io_uring_register keyctl "
     "add_key request_key landlock_create_ruleset landlock_add_rule landlock_restrict_self"
 )
-"""Calls that only widen the attack surface of the kernel. io_uring makes calls that no filter sees,
+"""Calls that widen the attack surface of the kernel. io_uring also makes calls that no filter sees,
 and a Landlock ruleset keeps deleted files open."""
 OTHER_PROCESSES = (
     "ptrace process_vm_readv process_vm_writev process_madvise kcmp pidfd_open pidfd_getfd "

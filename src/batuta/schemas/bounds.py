@@ -26,7 +26,7 @@ MAX_PROPERTIES = 5_000
 """Maximum number of entries of all `properties`."""
 MAX_PATTERNS = 100
 """Maximum number of regular expressions."""
-MAX_PATTERN = 1_000
+MAX_PATTERN_CHARACTERS = 1_000
 """Maximum number of characters in a regular expression."""
 MAX_EXPANDED = 100_000
 """Maximum number of subschemas, plus entries of their lists, with all references followed; a
@@ -163,7 +163,7 @@ class _Totals:
 
     def _pattern(self, pattern: str) -> None:
         self.patterns += 1
-        _check_bound(len(pattern), MAX_PATTERN, "characters in a pattern")
+        _check_bound(len(pattern), MAX_PATTERN_CHARACTERS, "characters in a pattern")
 
 
 def _count_values(schema: Mapping[str, Any]) -> int:

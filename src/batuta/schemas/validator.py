@@ -31,7 +31,7 @@ _MAX_SLOW_SCHEMAS = 1024
 
 
 class SchemaTimeoutError(BatutaError):
-    """The check could not be completed, usually because it exceeded its time limit."""
+    """The check could not be completed, usually because it takes, or took before, too long."""
 
 
 _SLOW_SCHEMAS: OrderedDict[bytes, None] = OrderedDict()
@@ -65,7 +65,7 @@ class JsonValidator:
 
         Raises:
             ValueError: the schema cannot be used; the message says why.
-            SchemaTimeoutError: the check takes too long, or its process cannot be started or died.
+            SchemaTimeoutError: the check could not be completed.
         """
         if self._schema is None:
             return
@@ -81,7 +81,7 @@ class JsonValidator:
 
         Raises:
             ValueError: the schema cannot be used; the message says why.
-            SchemaTimeoutError: the check takes too long, or its process cannot be started or died.
+            SchemaTimeoutError: the check could not be completed.
         """
         if self._schema is None:
             return
@@ -97,7 +97,7 @@ class JsonValidator:
         """Return one fault of the text or the schema; None if the text matches the schema.
 
         Raises:
-            SchemaTimeoutError: the check takes too long, or its process cannot be started or died.
+            SchemaTimeoutError: the check could not be completed.
         """
         if self.is_quick(text):
             return find_text_fault(self._schema, text, is_object=self._is_object)
@@ -109,7 +109,7 @@ class JsonValidator:
         """Find a fault like `find_fault`, in a thread that may block.
 
         Raises:
-            SchemaTimeoutError: the check takes too long, or its process cannot be started or died.
+            SchemaTimeoutError: the check could not be completed.
         """
         if self.is_quick(text):
             return find_text_fault(self._schema, text, is_object=self._is_object)

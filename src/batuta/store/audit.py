@@ -1,8 +1,7 @@
 """The audit trail: a hash chain of records of actions, such as a new key or a deleted run.
 
-A record's hash covers the hash of the record before it, so nothing in between can be changed,
-removed or inserted without changing all later hashes. Records contain no text of questions or
-answers.
+A record's hash covers the hash of the record before it, so no record can be changed, removed or
+inserted without changing all later hashes. Records contain no text of questions or answers.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class AuditEntry:
     action: str
     """A name such as `key.created`."""
     subject: str = ""
-    """The id or name of the object of the action."""
+    """The id or name of the object of the action; empty: none."""
     tenant: str = ""
     """The tenant that the action concerned; empty: none."""
     details: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -227,7 +226,7 @@ class AuditTrail:
         return await unvouched_seconds(self._database, AUDIT.c.at, started)
 
     async def cut(self, days: float, *, now: float | None = None) -> int:
-        """Purge the records before the first one of the last `days` days, or all if there is none.
+        """Purge all records before the first one that is at most `days` days old; if none is, all.
 
         A record of the purge keeps the last removed hash, so that the rest can be verified. If only
         such a record is old, nothing is purged.

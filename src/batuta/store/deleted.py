@@ -17,7 +17,7 @@ from batuta.store.models import FORGOTTEN
 
 TOMBSTONE_SECONDS = 7 * 86_400.0
 """Seconds for which a tombstone is kept: as long as a plan may wait for approval."""
-TENANT = "tenant:"
+TENANT_PREFIX = "tenant:"
 """Prefix of a tenant's name among the tombstones."""
 _PAGE = 500
 """Maximum names in one statement."""
@@ -35,13 +35,17 @@ def forgotten_among(
             deleted if the tenant was deleted at that time or later.
     """
     ids, owners = set(named), set(owned)
-    names = [*ids, *{TENANT + tenant for tenant, _ in owners}]
+    names = [*ids, *{TENANT_PREFIX + tenant for tenant, _ in owners}]
     deleted: dict[str, float] = {}
     for page in in_pages(names):
         of_page = FORGOTTEN.c.name.in_(pad_ids(tuple(page)))
         query = select(FORGOTTEN.c.name, FORGOTTEN.c.at).where(of_page)
         deleted |= {row[0]: row[1] for row in connection.execute(query)}
-    late = {owner for owner in owners if deleted.get(TENANT + owner[0], float("-inf")) >= owner[1]}
+    late = {
+        owner
+        for owner in owners
+        if deleted.get(TENANT_PREFIX + owner[0], float("-inf")) >= owner[1]
+    }
     return {*(ids & deleted.keys()), *late}
 
 

@@ -52,7 +52,7 @@ _RECENT_WEIGHT = 1 / 32
 
 
 class DriftKind(StrEnum):
-    """The measure in which a worker is watched."""
+    """A quantity that is observed for each worker."""
 
     RIGHT = "right"
     """Scores in [0, 1] of answers that the worker gave alone."""

@@ -37,10 +37,10 @@ from batuta.store.hours import DAY_SECONDS
 from batuta.store.models import RESERVATIONS, SPENDING
 from batuta.usage import ZERO_COST, ZERO_USAGE, usage_cost
 
-NANO = Decimal(1_000_000_000)
+NANO_PER_USD = Decimal(1_000_000_000)
 _MAX_INTEGER = 2**63 - 1
-_MAX_CAP_USD = _MAX_INTEGER / NANO
-_MAX_RUN_USD = 2**53 / NANO
+_MAX_CAP_USD = _MAX_INTEGER / NANO_PER_USD
+_MAX_RUN_USD = 2**53 / NANO_PER_USD
 """Maximum dollars for a run: nine million, so that sums of billionths do not overflow."""
 
 CONDUCTOR_KIND = "conductor"
@@ -161,17 +161,17 @@ def ledger_lines(run: Run, counted: Decimal | None = None) -> tuple[LedgerLine, 
 
 def usd_to_nano(usd: Decimal) -> int:
     """Return dollars as billionths, rounded up, of at most `_MAX_RUN_USD`."""
-    return int((min(usd, _MAX_RUN_USD) * NANO).to_integral_value(ROUND_CEILING))
+    return int((min(usd, _MAX_RUN_USD) * NANO_PER_USD).to_integral_value(ROUND_CEILING))
 
 
 def usd_cap_to_nano(usd: Decimal) -> int:
     """Return a cap in dollars as billionths, rounded down, at most 2^63 - 1."""
-    return int(min(usd, _MAX_CAP_USD) * NANO)
+    return int(min(usd, _MAX_CAP_USD) * NANO_PER_USD)
 
 
 def nano_to_usd(nano: int) -> Decimal:
     """Return billionths as dollars."""
-    return Decimal(nano) / NANO
+    return Decimal(nano) / NANO_PER_USD
 
 
 def budgeted_nano(lines: Iterable[LedgerLine]) -> int:

@@ -1,7 +1,7 @@
 """Converts a run to a database row, and a row to a summary. Pure.
 
-Labels are what runs are grouped and filtered by: workers, error, user and tags, in one text column.
-A run keeps at most `LABEL_BYTES` of labels, since the column is part of the covering indexes.
+Labels are values by which runs are filtered: workers, error, user and tags, in one text column. A
+run keeps at most `LABEL_BYTES` of labels, since the column is part of the covering indexes.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class PackedRun:
     reservation: str | None = None
     """The id of the reservation that ends with the run; None: none."""
     seconds: tuple[DriftValue, ...] = ()
-    """Durations of the run's calls, if the run is kept."""
+    """Durations of the run's calls, for `drift`; empty if the run is not kept."""
 
 
 def pack_run(entry: RunEntry) -> PackedRun:

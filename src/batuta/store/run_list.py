@@ -50,7 +50,7 @@ from batuta.store.run_filter import (
     sort_columns,
 )
 from batuta.store.run_search import (
-    SHOWN,
+    SEARCHED,
     is_id,
     label_index_filter,
     words_filter,
@@ -84,7 +84,7 @@ class SearchBounds:
     common_words_window: int = 50_000
     """The newest runs, for a text search in PostgreSQL for words that many runs contain."""
     few: int = 4_000
-    """The runs of a condition that matches at most this many are all candidates, however old."""
+    """If a condition matches at most this many runs, these are the candidates, however old."""
 
     def newest(self, wanted: RunFilter, dialect: str) -> int:
         """Return the maximum number of newest runs that the search reads."""
@@ -319,7 +319,7 @@ def _hide_index(column: ColumnElement[Any]) -> ColumnElement[Any]:
 
 
 def _shown_columns(wanted: RunFilter) -> Sequence[ColumnElement[Any]]:
-    return SHOWN if wanted.search else ()
+    return SEARCHED if wanted.search else ()
 
 
 def _rare_conditions(connection: Connection, wanted: RunFilter) -> list[ColumnElement[bool]]:

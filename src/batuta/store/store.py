@@ -52,7 +52,7 @@ from batuta.store.rows import (
 )
 from batuta.store.run_filter import RunFilter
 from batuta.store.run_list import RunPage, RunTotals, find_runs, list_models, sum_runs
-from batuta.store.run_search import find_ids_by_prefix, run_filter
+from batuta.store.run_search import find_ids_by_prefix, run_conditions
 from batuta.store.schema import (
     HEAD_REVISION,
     check_revision,
@@ -255,7 +255,7 @@ class Store:
         query = (
             select(func.length(CONTENTS.c.body).label("size"))
             .join(RUNS, SAME_RUN)
-            .where(*run_filter(run_id, tenant))
+            .where(*run_conditions(run_id, tenant))
         )
         return next((int(row["size"]) for row in await self.database.fetch_rows(query)), 0)
 
@@ -274,7 +274,7 @@ class Store:
         query = (
             select(CONTENTS.c.body, CONTENTS.c.format)
             .join(RUNS, SAME_RUN)
-            .where(*run_filter(run_id, tenant))
+            .where(*run_conditions(run_id, tenant))
         )
         row = next(iter(await self.database.fetch_rows(query)), None)
         if row is None:
@@ -332,7 +332,7 @@ class Store:
         if entry is not None:
             return entry.session if entry.tenant == tenant else None
         rows = await self.database.fetch_rows(
-            select(RUNS.c.session).where(*run_filter(run_id, tenant))
+            select(RUNS.c.session).where(*run_conditions(run_id, tenant))
         )
         return rows[0]["session"] if rows else None
 
@@ -350,7 +350,7 @@ class Store:
         entry = self._open_writer.find(RunId(run_id))
         if entry is not None and entry.keep and tenant in {None, entry.tenant}:
             return summary_from_entry(entry)
-        rows = await self.database.fetch_rows(select(RUNS).where(*run_filter(run_id, tenant)))
+        rows = await self.database.fetch_rows(select(RUNS).where(*run_conditions(run_id, tenant)))
         return summary_from_row(rows[0]) if rows else None
 
     async def score(
@@ -374,7 +374,7 @@ class Store:
             raise ValueError(f"a score is a finite number or None: {value}")
         await self._open_writer.flush()
         judgement = Judgement(value, sql_text(comment) or None)
-        own = run_filter(run_id, tenant)
+        own = run_conditions(run_id, tenant)
         return await self.database.run_write(
             lambda connection: judge_run(connection, judgement, *own)
         )
@@ -389,7 +389,7 @@ class Store:
         def write(connection: Connection) -> None:
             for run_id, judgement in judgements.items():
                 plain = replace(judgement, comment=sql_text(judgement.comment or "") or None)
-                judge_run(connection, plain, *run_filter(run_id, None))
+                judge_run(connection, plain, *run_conditions(run_id, None))
 
         await self.database.run_write(write)
 
@@ -400,7 +400,7 @@ class Store:
         more.
         """
         await self._open_writer.flush()
-        own = run_filter(run_id, tenant)
+        own = run_conditions(run_id, tenant)
         return await self.database.run_write(lambda connection: delete_runs(connection, *own)) > 0
 
     async def is_ready(self) -> bool:

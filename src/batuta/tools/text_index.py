@@ -85,7 +85,7 @@ class PassageVectors:
         return rows[np.lexsort((rows, -scores))][:most].tolist()
 
 
-PASSAGE = 1200
+PASSAGE_CHARACTERS = 1200
 """Approximate characters of a passage; a longer line is its own passage, or several if it has more
 than twice this length."""
 MAX_WORDS = 32
@@ -284,7 +284,7 @@ def split_passages(text: str) -> Iterator[tuple[str, str]]:
     number = 0
     for number, line in enumerate(text.split("\n"), 1):
         head = _PAGE.fullmatch(line)
-        if head is not None or size + len(line) > PASSAGE:
+        if head is not None or size + len(line) > PASSAGE_CHARACTERS:
             yield from _split_passage(kept, page, first, number - 1)
             kept, first, size = [], number, 0
         if head is not None:
@@ -298,5 +298,5 @@ def split_passages(text: str) -> Iterator[tuple[str, str]]:
 def _split_passage(lines: list[str], page: str, first: int, last: int) -> Iterator[tuple[str, str]]:
     text = "\n".join(lines).strip()
     place = f"page {page}" if page else f"lines {first}-{last}" if last > first else f"line {first}"
-    for at in range(0, len(text), PASSAGE * 2):
-        yield place, text[at : at + PASSAGE * 2]
+    for at in range(0, len(text), PASSAGE_CHARACTERS * 2):
+        yield place, text[at : at + PASSAGE_CHARACTERS * 2]

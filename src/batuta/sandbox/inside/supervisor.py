@@ -72,7 +72,7 @@ class Supervisor:
         self.backend: str = order["tier"]
         self.limits: dict[str, Any] = order["limits"]
         self.scratch: list[str] = order["scratch"]
-        """The folders that a test may write to; they are emptied after each test."""
+        """The folders for the files of a test."""
         self.filter = bytes.fromhex(order["filter"])
         """The seccomp filter of the children; empty if none."""
         self.count = bytes.fromhex(order["count"])
@@ -124,7 +124,7 @@ class Supervisor:
             prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
     def apply_landlock(self, readable: list[int], devices: list[int]) -> None:
-        """Confine signals to this process and its descendants; prepare the children's ruleset.
+        """Confine signals and abstract sockets to this process tree; make the children's ruleset.
 
         Without a process namespace, only this limits `kill(-1)`, of the supervisor and of a test.
         """
