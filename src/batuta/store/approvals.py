@@ -53,8 +53,8 @@ class PendingPlan:
     """Who decided, as named in the audit trail; while the plan waits, the author of `edit`. Empty:
     nobody."""
     reason: str = ""
-    """The reason for the decision; before it, why the last edit was rejected. Empty: none, as for
-    a plan that was closed."""
+    """The reason for the decision; while the plan waits, why the last edit was rejected. Empty:
+    none."""
     edit: str = ""
     """Proposed steps as JSON, until the run has checked and priced the edited plan. Empty: none."""
     written: str = ""
@@ -78,7 +78,7 @@ class ApprovalTable:
         self._database = database
 
     async def ask(self, plan: PendingPlan, *, anew: bool = False) -> PendingPlan:
-        """Return the stored plan; store `plan` first unless the run has written it before.
+        """Store `plan`, unless the same plan of the run is stored, and return the stored plan.
 
         Args:
             plan: the plan as the run wrote it.

@@ -159,7 +159,7 @@ class AuditTrail:
         self._database = database
 
     async def append(self, entry: AuditEntry, *, at: float | None = None) -> AuditRecord:
-        """Append an entry in its own transaction, before an action that is not part of it.
+        """Append an entry in its own transaction, before an action outside of it is carried out.
 
         Raises:
             StoreError: the database fails; the action must then not be carried out.

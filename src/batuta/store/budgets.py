@@ -327,16 +327,16 @@ class Budgets:
     async def find_job_reservation(
         self, run_id: RunId, caps: Mapping[str, PeriodCaps]
     ) -> tuple[Reservation, float] | None:
-        """Return the reservation of a job's run and when it was booked; None: it has none.
+        """Return the reservation of a job's run and the time of booking; None: it has none.
 
-        Its buckets are the stored ones, even if the day or month has changed since.
+        The buckets are the stored ones, even if the day or month has changed since.
 
         Args:
             run_id: the run; its process may have died.
             caps: the current caps of each account; an account that is left out has no cap.
 
         Returns:
-            The reservation and the time of booking, in seconds since the epoch.
+            The reservation, and seconds since the epoch.
         """
         mine = (RESERVATIONS.c.run_id == run_id, RESERVATIONS.c.owner == JOBS_OWNER)
         rows = await self._database.fetch_rows(select(RESERVATIONS).where(*mine))

@@ -105,7 +105,7 @@ def sql_text(text: str) -> str:
 
 
 def is_sql_number(number: Decimal) -> bool:
-    """Return True for 0 and sizes from 1e-30 to below 1e31, which every database accepts.
+    """Return True for 0 and magnitudes from 1e-30 to below 1e31, which every database accepts.
 
     Converting a number such as 1e999999 to an integer would take minutes.
     """

@@ -1,9 +1,9 @@
 """Scores of the arms of a system that explores, and the budget of exploration.
 
 The expected maximum cost of a run that explores is taken from the daily budget before the run
-begins, by a statement that checks the cap. Money that a dead process had taken stays taken, so the
-cap holds across replicas and crashes, but for one case: when a run has ended, the unused part is
-given back, or, if it cost more than expected, the excess is taken even beyond the cap.
+begins, by a statement that checks the cap. When the run has ended, the unused part is given back;
+if it cost more than expected, the excess is taken even beyond the cap. Money that a dead process
+had taken stays taken.
 """
 
 from __future__ import annotations

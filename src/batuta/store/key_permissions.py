@@ -29,7 +29,7 @@ class KeyPermissions:
     """
 
     models: tuple[str, ...] = ()
-    """Served models; an entry such as `worker/*` matches all names that begin like it."""
+    """Served models; an entry such as `worker/*` matches all names that begin with `worker/`."""
     max_cost: Decimal | None = None
     """Dollars per request."""
     rpm: int | None = None
@@ -39,9 +39,9 @@ class KeyPermissions:
     concurrency: int | None = None
     """Concurrent runs."""
     per_day: Decimal | None = None
-    """Dollars per day, in UTC."""
+    """Dollars per day (UTC)."""
     per_month: Decimal | None = None
-    """Dollars per month, in UTC."""
+    """Dollars per month (UTC)."""
     session_max_cost: Decimal | None = None
     """Dollars per session."""
     session_max_turns: int | None = None

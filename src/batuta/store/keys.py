@@ -99,7 +99,7 @@ class ApiKey:
     user: str | None = None
     """The id of the entry of the user who created this key; None: no user created it."""
     owner: ApiKey | None = None
-    """The entry with the id `user`, if both exist.
+    """The entry with the id `user`; None if there is no such id or entry.
 
     The entry's limits and budget apply too, and the key is revoked while the entry is not active.
     """
@@ -546,7 +546,7 @@ def _read_permissions(key_id: str, text: str) -> KeyPermissions:
 
 
 def key_json(key: ApiKey) -> dict[str, Any]:
-    """Return what lists show of the key, as JSON values; its state is that of this moment."""
+    """Return the fields of a key that lists show, as JSON values, with its state at this moment."""
     return {
         "id": key.id,
         "tenant": key.tenant.name,

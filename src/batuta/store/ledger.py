@@ -348,7 +348,7 @@ def reserve_in_buckets(
 
 
 def grow_reservation(connection: Connection, held: Reservation, nano: int) -> None:
-    """Enlarge a reservation by `nano`; its row is locked before the buckets, as everywhere.
+    """Enlarge a reservation by `nano`; lock its row before the buckets, to avoid deadlocks.
 
     Raises:
         StoreError: the reservation has ended.

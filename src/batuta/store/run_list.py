@@ -114,7 +114,7 @@ class RunTotals:
 
     runs: int
     unanswered: int
-    """Runs that failed, were cancelled or refused."""
+    """Runs that failed, were cancelled or were refused."""
     cost: Cost
     input_tokens: int
     output_tokens: int
@@ -416,7 +416,7 @@ def _format_position(wanted: RunFilter, row: RunSummary) -> str:
 
 
 def read_summaries(connection: Connection, keys: Sequence[tuple[Any, ...]]) -> list[RunSummary]:
-    """Return the summaries of those of these runs that exist, in this order.
+    """Return the summaries of these runs, in this order, without runs that do not exist.
 
     Args:
         connection: a transaction.

@@ -161,7 +161,7 @@ def _contains_words(
 ) -> ColumnElement[bool]:
     """Return the condition that the column contains the words, ignoring case.
 
-    PostgreSQL's indexes are on `lower`; SQLite's LIKE ignores case anyway.
+    PostgreSQL's indexes are on `lower`; SQLite's LIKE ignores only the case of ASCII letters.
     """
     escaped = words.replace("/", "//").replace("%", "/%").replace("_", "/_")
     if dialect == "sqlite":

@@ -37,7 +37,7 @@ class ShadowVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """The runs of one session, or of all, compared with the best single worker."""
+    """The runs of one session, or all runs, compared with the best single worker."""
 
     session: str | None
     """None: all runs, with or without a session."""

@@ -22,7 +22,7 @@ REVISIONS = (
     "0001", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012",
     "0013", "0014", "0015", "0016", "0017", "0018", "0019", "0020", "0021", "0022",
 )  # fmt: skip
-"""Every migration, oldest first; so a current database is opened without importing alembic."""
+"""Every migration, oldest first, listed so that a current database is opened without alembic."""
 
 HEAD_REVISION = REVISIONS[-1]
 """The schema that this code needs."""

@@ -30,7 +30,7 @@ SPEND_GROUPS = {
 
 `worker` is the name of the conductor or tool in lines of these kinds, and empty in lines of lost
 runs and cancelled calls. `session` is None for a run without a session and for a run that is not
-stored any more.
+stored any more. Hours, days and months are in UTC.
 """
 
 

@@ -1,8 +1,8 @@
 """Writes runs in a single task, from a bounded queue, in batches.
 
-A batch leaves the queue only when the database has stored it. So a failed write is retried, and a
-queued run can be read. Writing a run twice changes nothing, so a write that may have been committed
-is simply repeated.
+A run leaves the queue only when the database has stored it or rejected its values. So a failed
+write is retried, and a queued run can be read. Writing a run twice changes nothing, so a write that
+may have been committed is simply repeated.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Extracts text from untrusted Word and Excel files, in a separate process.
 
 Both are XML in a ZIP archive. A file is refused before anything is unpacked if it has too many
-parts or they declare too large a size, and while it is read if a part unpacks to more.
+parts or they declare too large a size, and while it is read if a part unpacks to more than it
+declares.
 """
 
 from __future__ import annotations

@@ -212,8 +212,8 @@ class _TurnsSoFar:
 
     reply: Reply
     texts: list[str]
-    """The texts of the conversation and the results of searches and pages, which name the URLs that
-    may be read."""
+    """The texts of the conversation and of the tools' results, except those of programs; they name
+    the URLs that may be read."""
     calls: tuple[ServerCall, ...] = ()
     uses: Counter[str] = field(default_factory=Counter[str])
     """The number of calls of each tool, refused calls included."""

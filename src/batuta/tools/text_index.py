@@ -125,7 +125,7 @@ class Passage:
 
 @final
 class TextIndex:
-    """Searchable texts by id. Methods may be called from any thread, and block each other."""
+    """Searchable texts by id. Methods may be called from any thread, and may block each other."""
 
     def __init__(self, encoder: SentenceEncoder | None = None) -> None:
         """Create an empty index.

@@ -15,7 +15,7 @@ CHUNK = 65536
 
 
 def set_oom_score(score: int) -> None:
-    """Set how soon the kernel kills this process if memory runs out: from -1000, never, to 1000."""
+    """Set how soon the kernel kills this process if memory runs out: -1000 is never, 1000 first."""
     with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write(str(score))
 

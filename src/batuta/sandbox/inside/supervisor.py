@@ -76,7 +76,7 @@ class Supervisor:
         self.filter = bytes.fromhex(order["filter"])
         """The seccomp filter of the children; empty if none."""
         self.count = bytes.fromhex(order["count"])
-        """The filter that makes the kernel ask this process before a child starts another process.
+        """The filter that asks this process before a child starts a process or thread.
 
         Empty if the kernel itself limits the number of processes."""
         self.listeners: list[int] = []
