@@ -196,7 +196,7 @@ def interruption_text(end: EndReason, limits: SandboxLimits) -> str:
         EndReason.TIME: f"it ran for more than {limits.seconds:g} seconds",
         EndReason.MEMORY: f"it used more than {memory} MB of memory",
         EndReason.OUTPUT: f"it printed more than {output} MB",
-        EndReason.PROCESSES: f"it started more than {limits.processes} processes",
+        EndReason.PROCESSES: f"it started more than {limits.processes} processes and threads",
         EndReason.FILES: f"it wrote more than {limits.files // MEGABYTE} MB of files",
     }
     if end is EndReason.LOST:

@@ -344,6 +344,8 @@ async def ask(
 ) -> Run:
     """Answer one question with a pool that is opened for this question only.
 
+    The arguments are those of `Session` and `Session.ask`.
+
     Raises:
         ConfigError: as for `Session` and its opening.
         OSError: an image file cannot be read.

@@ -161,6 +161,8 @@ class AuditTrail:
     async def append(self, entry: AuditEntry, *, at: float | None = None) -> AuditRecord:
         """Append an entry in its own transaction, before an action outside of it is carried out.
 
+        `at` is the time in seconds since the epoch; None: now.
+
         Raises:
             StoreError: the database fails; the action must then not be carried out.
         """
@@ -222,7 +224,7 @@ class AuditTrail:
         return row["first"] is not None and row["first"] > first
 
     async def unvouched_seconds(self, started: float | None = None) -> float:
-        """Return the seconds to wait after a start before the clock is trusted for a purge."""
+        """Return the seconds to wait before a purge; see `steady_clock.unvouched_seconds`."""
         return await unvouched_seconds(self._database, AUDIT.c.at, started)
 
     async def cut(self, days: float, *, now: float | None = None) -> int:

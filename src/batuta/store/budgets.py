@@ -230,7 +230,7 @@ class Budgets:
                 what it has left, but at least `least`.
             buckets: the budgets to reserve in.
             tenant: recorded in the ledger if the run is lost.
-            key: recorded in the ledger if the run is lost.
+            key: recorded in the ledger if the run is lost; None: no key.
             model: recorded in the ledger if the run is lost.
             for_job: whether the run belongs to a background job, which outlives this process.
             least: the smallest acceptable amount in billionths; None: `nano`.

@@ -119,7 +119,7 @@ def card_interval(worker: Worker) -> Interval | None:
 
 
 def begin_drift(kind: DriftKind, interval: Interval | None = None) -> DriftState:
-    """Return the initial state, without any value."""
+    """Return the initial state, without any value; without `interval` it will be learned."""
     side = DriftSide.LEARNING if interval is None else DriftSide.WITHIN
     return DriftState(kind=kind, interval=interval, side=side)
 

@@ -66,7 +66,7 @@ class KeyPermissions:
             raise ValueError(f"tags has {len(self.tags)} entries; it may have at most {MAX_TAGS}")
         for tag in self.tags:
             if read_tag(tag) != tag:
-                raise ValueError(f"tags must be in small letters: {tag!r}")
+                raise ValueError(f"tags must be in lower case: {tag!r}")
         for tool in self.tools:
             if tool not in _TOOL_NAMES:
                 raise ValueError(_describe_unknown("tool", tool, _TOOL_NAMES))

@@ -93,7 +93,7 @@ class ApiKey:
     old_until: float | None = None
     """Until when the text before the last rotation is accepted, if `old_digest` is set."""
     identity: str | None = None
-    """Identity of a user at the identity provider, if this is the user's entry and not a key."""
+    """Identity of a user at the identity provider, if this is the user's entry; None: a key."""
     role: str | None = None
     """`user` or `admin`, for a user's entry; None for a key."""
     user: str | None = None

@@ -102,7 +102,7 @@ class RunCharge:
 
     tenant: str = "local"
     key: str | None = None
-    """The key's id."""
+    """The key's id; None: no key."""
     at: float | None = None
     """Time of booking, in seconds since the epoch; None: the run's start."""
     reservation: Reservation | None = None
@@ -269,6 +269,7 @@ class ReserveRequest:
     run_id: RunId
     tenant: str
     key: str | None
+    """The key's id; None: no key."""
     model: str
     reservation: Reservation
     lasting: bool
@@ -412,7 +413,8 @@ def settle_reservations(
         connection: the caller's transaction.
         reservations: the ids of the reservations.
         spent: billionths by account and period.
-        returned: amounts taken out of leases and no longer reserved, by account and period.
+        returned: amounts taken out of leases and no longer reserved, by account and period; None:
+            none.
     """
     settle_rows(connection, take_rows(connection, reservations), spent, returned)
 
@@ -432,7 +434,7 @@ def settle_rows(
     spent: Mapping[AccountPeriod, int],
     returned: Mapping[AccountPeriod, int] | None = None,
 ) -> None:
-    """Release the amounts of deleted rows, and add the spent amounts."""
+    """Release the amounts of deleted rows, and add the spent amounts; see `settle_reservations`."""
     changes = released_amounts(rows)
     for period, nano in (returned or {}).items():
         changes[period] = (0, changes.get(period, (0, 0))[1] - nano)

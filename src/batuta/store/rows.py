@@ -40,7 +40,7 @@ NO_LABELS = RequestLabels()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActingNote:
-    """The worker that acted at a request of a session, and the reason."""
+    """The worker that acted at a request, the worker before it in the session, and the reason."""
 
     acting: str | None = None
     """The worker whose reply reached the client; None: no reply did, or it is not known."""
@@ -126,6 +126,7 @@ class RunSummary:
     conductor: str
     outcome: Outcome
     error_code: str | None
+    """None: no error."""
     question_preview: str
     """The first characters of the question; empty if the run's content is not kept."""
     answer_preview: str | None
@@ -148,7 +149,7 @@ class RunSummary:
     session: str | None = None
     """The id of the run's session; None: none."""
     labels: str | None = None
-    """The stored labels, at most `LABEL_BYTES`, each truncated; see `encode_labels`."""
+    """The stored labels as `encode_labels` returns them; None: none."""
     alone_usd: Decimal | None = None
     """Estimated dollars that the best single worker would have cost; None: not known."""
     shadow: str | None = None
@@ -156,7 +157,7 @@ class RunSummary:
     shadow_usd: Decimal | None = None
     """Dollars that this comparison cost; None: not compared."""
     acted: ActingNote = NO_ACTING_NOTE
-    """The worker that acted in the run's session, and the reason."""
+    """The worker that acted in the run, and the reason."""
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -201,7 +202,7 @@ class RunEntry:
     alone_usd: Decimal | None = None
     """Estimated dollars that the best single worker would have cost; None: not known."""
     acted: ActingNote = NO_ACTING_NOTE
-    """The worker that acted in the run's session, and the reason."""
+    """The worker that acted in the run, and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

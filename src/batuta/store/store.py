@@ -210,7 +210,7 @@ class Store:
             labels: the user and tags of its request.
             alone_usd: estimated dollars that the best single worker would have cost; None: not
                 known.
-            acted: the worker that acted in its session, and why.
+            acted: the worker that acted, and the reason.
 
         Raises:
             StoreError: the store is closed, or the queue is full because the database fails.
@@ -309,7 +309,7 @@ class Store:
             before = page[-1].cursor
 
     async def find(self, wanted: RunFilter, limit: int = 50, after: str | None = None) -> RunPage:
-        """Return a page of the runs that a filter finds, in its order.
+        """Return a page of the runs that a filter finds, in its order; see `find_runs`.
 
         Raises:
             ValueError: `after` is not a cursor of a list in this order.
@@ -496,7 +496,7 @@ class Store:
         return part
 
     async def _close_all(self) -> StoreError | None:
-        """Write queued runs and disconnect, even if cancelled; return the reason for lost runs."""
+        """Write queued runs and disconnect, even if cancelled; return why runs were lost, if so."""
         assert self._writer is not None  # noqa: S101 - entered
         database, failure = self.database, None
         with anyio.CancelScope(shield=True):

@@ -150,7 +150,7 @@ class WebFetch:
             raise ToolError("only pages with a public http:// or https:// address are read")
         # A redirect could contain text for models.
         if len(url) > MAX_URL or _NO_ADDRESS.search(url):
-            raise ToolError("the address is too long, or holds signs that no address holds")
+            raise ToolError("the address is too long, or has characters that no URL has")
         try:
             called = URL(url)
             is_same = (urlsplit(url).hostname or "").lower() in {called.host, called.raw_host}

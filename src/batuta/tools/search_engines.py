@@ -24,6 +24,7 @@ class RawResult:
     title: str = ""
     excerpt: str = ""
     date: str = ""
+    """In the engine's format; empty: unknown."""
 
 
 class SearchEngine(Protocol):
@@ -50,6 +51,7 @@ class EngineAddress:
 
     http: HttpTransport
     url: str
+    """The base URL, without a slash at the end."""
     key: Secret = NO_KEY
 
     def target(self, path: str, headers: Mapping[str, str]) -> HttpTarget:
