@@ -31,7 +31,7 @@ _MAX_SLOW_SCHEMAS = 1024
 
 
 class SchemaTimeoutError(BatutaError):
-    """The check could not be completed, usually because it takes, or took before, too long."""
+    """The check could not be completed; usually it exceeded its time limit, now or before."""
 
 
 _SLOW_SCHEMAS: OrderedDict[bytes, None] = OrderedDict()

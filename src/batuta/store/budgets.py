@@ -336,7 +336,7 @@ class Budgets:
             caps: the current caps of each account; an account that is left out has no cap.
 
         Returns:
-            The reservation, and seconds since the epoch.
+            The reservation, and the time in seconds since the epoch.
         """
         mine = (RESERVATIONS.c.run_id == run_id, RESERVATIONS.c.owner == JOBS_OWNER)
         rows = await self._database.fetch_rows(select(RESERVATIONS).where(*mine))

@@ -72,7 +72,7 @@ _T = TypeVar("_T")
 
 @final
 class _OpenTable(Generic[_T]):
-    """A descriptor for a table of the store's database; raises StoreError while it is closed."""
+    """A descriptor for a table of the store's database; a closed store raises StoreError."""
 
     def __init__(self, table: Callable[[Database], _T]) -> None:
         self._table = table
@@ -496,7 +496,7 @@ class Store:
         return part
 
     async def _close_all(self) -> StoreError | None:
-        """Write queued runs and disconnect, even if cancelled; return why runs were lost, if so."""
+        """Write queued runs and disconnect, even if cancelled; return an error if runs are lost."""
         assert self._writer is not None  # noqa: S101 - entered
         database, failure = self.database, None
         with anyio.CancelScope(shield=True):

@@ -80,10 +80,9 @@ class ToolOutput:
 class ToolSource(Protocol):
     """A tool that can be called.
 
-    Of a call by `call_tool` the following holds. Arguments that do not fit the schema are refused
-    before anything is called or paid for. The call ends within its limits, with an output or a
-    `ToolError` and no other exception. An output costs the price, or one call of unknown price. A
-    source of kind `OBSERVE` may be called twice with the same arguments.
+    `call_tool` refuses arguments that do not fit the schema before anything is called or paid for,
+    ends the call within its limits, and charges the price, or one call of unknown price. A source
+    raises only `ToolError`; one of kind `OBSERVE` may be called twice with the same arguments.
 
     The docstring of `batuta.tools` lists where a new source is registered.
     """

@@ -76,11 +76,11 @@ class Supervisor:
         self.filter = bytes.fromhex(order["filter"])
         """The seccomp filter of the children; empty if none."""
         self.count = bytes.fromhex(order["count"])
-        """The filter that asks this process before a child starts a process or thread.
+        """The filter that reports new processes and threads to this process before they start.
 
         Empty if the kernel itself limits the number of processes."""
         self.listeners: list[int] = []
-        """Descriptors on which the kernel asks."""
+        """Descriptors of the listeners of that filter."""
         self.ruleset = -1
         """The Landlock ruleset for the children; -1 if none."""
         self.test_pid = 0

@@ -116,7 +116,7 @@ def execute_source(source: str, name: str, namespace: dict[str, Any]) -> None:
 
 
 def exit_status(code: Any) -> int:
-    """Return the exit status for an argument of `sys.exit`; print all but None and integers."""
+    """Return the exit status for an argument of `sys.exit`; print it unless None or an integer."""
     if code is None or isinstance(code, int):
         return (code or 0) & 255
     print(code, file=sys.stderr)  # noqa: T201 - as the interpreter
