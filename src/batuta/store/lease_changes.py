@@ -184,7 +184,7 @@ class TopUp:
             BudgetFullError: a budget has no room for the reservations.
         """
         known = list(self._known.values())
-        if known:  # locked before the totals, as everywhere, to avoid deadlocks
+        if known:  # locked before the totals, as in every transaction, to avoid deadlocks
             chosen = select(RESERVATIONS.c.id).where(RESERVATIONS.c.id.in_(known))
             self.alive = set(connection.execute(chosen.with_for_update()).scalars())
         room = reserve_in_buckets(connection, sums, rows)

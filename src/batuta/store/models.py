@@ -276,8 +276,8 @@ AUDIT = Table(
 APPROVALS = Table(
     "approvals",
     METADATA,
-    # Plans that wait for approval; see approvals.py. `plan` is cleared when the plan is decided or
-    # closed, `steps` of an edited plan when its run has ended.
+    # Plans that wait for approval; see approvals.py. `plan` and `steps` are cleared when the plan
+    # is decided or closed, `steps` of an approved plan when its run has ended.
     Column("id", Text, primary_key=True),
     Column("run_id", Text, nullable=False),
     Column("tenant", Text, nullable=False),

@@ -42,7 +42,7 @@ class ProgramPeer(Peer):
         """
         entry = self.receive()["entry"]
         self.execute(self.order["preamble"], "preamble.py", self.namespace)
-        self.namespace.pop(entry, None)  # the preamble only sketches it; the program must define it
+        self.namespace.pop(entry, None)  # the preamble declares it; the program must define it
         self.shared.names = defined_classes(self.namespace, MODULE)
         self.execute(self.order["source"], "program.py", self.namespace)
         self.send({"end": "ready"})
