@@ -252,7 +252,7 @@ ANSWERS = Table(
 FORGOTTEN = Table(
     "forgotten",
     METADATA,
-    # Tombstones of erased runs, responses and tenants; see deleted.py.
+    # Tombstones of erased runs, responses and tenants, and of closed sessions; see deleted.py.
     Column("name", Text, primary_key=True),
     Column("at", Float(53), nullable=False),
 )
