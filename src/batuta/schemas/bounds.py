@@ -204,7 +204,9 @@ class _Expansion:
         self._root = root
         self._anchors: dict[str, _SubSchema] | None = None
         self._known: dict[int, tuple[int, int]] = {}
+        """The number of subschemas and the depth, by the subschema's `id`."""
         self._open: set[int] = set()
+        """The ids of the subschemas on the stack."""
         self._left: list[tuple[_SubSchema, list[_SubSchema], list[_SubSchema]]] = []
         """The stack of open subschemas: (subschema, its children, its unvisited children)."""
 

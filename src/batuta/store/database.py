@@ -220,6 +220,7 @@ class Database:
         self._readers = anyio.CapacityLimiter(_MAX_READERS)
         self._prober = anyio.CapacityLimiter(1)
         self._silent_until = 0.0
+        """The time, by `monotonic`, until which calls on PostgreSQL fail immediately."""
 
     async def run_write(self, work: DatabaseWork[_T]) -> _T:
         """Run `work` in a transaction and return its result.

@@ -1,4 +1,4 @@
-"""Tombstones: names of erased runs, responses and tenants, and of closed sessions of users.
+"""Tombstones: names of erased runs, responses and tenants, and of closed browser sessions.
 
 A run that is still in progress when it is erased ends later, perhaps in another process; its
 writer looks for the tombstone first. The tombstone of a tenant concerns only what began before it.
@@ -30,7 +30,7 @@ def forgotten_among(
 
     Args:
         connection: the transaction that is about to write.
-        named: ids of runs and responses, or names of sessions.
+        named: ids of runs and responses, or names of browser sessions.
         owned: for each item to write, its tenant and the time it began, in seconds since the epoch;
             deleted if the tenant was deleted at that time or later.
     """

@@ -117,8 +117,8 @@ class RunWriter:
         """The leases of this process; None: budgets are not in use."""
         self._capacity = capacity
         self._pending: dict[RunId, RunEntry] = {}  # in order; the batch being written is the head
-        self._queued = 0
-        self._written = 0
+        self._queued = 0  # total
+        self._written = 0  # total
         self._failures = 0  # total
         self._failures_in_row = 0
         self._waiting_flushes = 0

@@ -139,6 +139,7 @@ class TextIndex:
         self._database = sqlite3.connect(":memory:", check_same_thread=False)
         self._database.execute(_CREATE)
         self._sizes: dict[str, int] = {}
+        """The characters of each text."""
         self._rows: dict[str, range] = {}
         """The row numbers of each text's passages."""
         self._next_row = 1

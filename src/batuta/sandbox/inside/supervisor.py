@@ -71,6 +71,7 @@ class Supervisor:
     def __init__(self, order: dict[str, Any]) -> None:
         self.backend: str = order["tier"]
         self.limits: dict[str, Any] = order["limits"]
+        """The fields of `SandboxLimits`."""
         self.scratch: list[str] = order["scratch"]
         """The folders for the files of a test."""
         self.filter = bytes.fromhex(order["filter"])
@@ -103,6 +104,7 @@ class Supervisor:
                 __import__(name)
         alone = order["uid"] is not None or self.backend == "bubblewrap"
         self.threads = threads_of_user() + (0 if alone else OTHER_USER_THREADS)
+        """Number of threads that the user may have besides those of a test."""
         gc.freeze()  # otherwise the first collection in a child would copy every page
 
     def drop_privileges(self, uid: int | None) -> None:

@@ -43,6 +43,7 @@ class TestsPeer(Peer):
         self.instance = self.shared.instance
         self.set_fields = self.shared.set_fields
         self.known_exceptions: dict[str, type[BaseException]] = {}
+        """Classes that were made here for exceptions of the program, by `module:name`."""
 
     def start(self, entry: str) -> str:
         """Start the program, once it can no longer change what is imported here.
