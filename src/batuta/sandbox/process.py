@@ -194,7 +194,6 @@ class SandboxProcess:
             await self._process.aclose()
 
     async def _wait_for_exit(self) -> None:
-        """Wait until the process exits, for at most the exit timeout."""
         with anyio.move_on_after(self._exit_timeout):
             await self._process.wait()
 

@@ -139,12 +139,7 @@ async def _bait_file() -> AsyncGenerator[Path]:
 async def _run_self_test(
     backend: SandboxBackend, interpreter: Interpreter, uid: int | None
 ) -> None:
-    """Run a program that tries to break out.
-
-    Raises:
-        SandboxError: no sandbox could be started, or the program in it could do something that the
-            tier must prevent, or did not end normally.
-    """
+    """Run a program that tries to break out; raise SandboxError if it can, or if it fails."""
     start = lambda: build_launch(backend, interpreter, SELF_TEST_LIMITS, uid)  # noqa: E731
     async with (
         _bait_file() as secret,

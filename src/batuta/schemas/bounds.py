@@ -126,11 +126,7 @@ class _Totals:
         self.patterns = 0
 
     def add(self, name: str, value: object) -> None:
-        """Count a keyword.
-
-        Raises:
-            ValueError: a pattern is too long.
-        """
+        """Count a keyword; raise ValueError if a pattern is too long."""
         self.characters += len(name)
         if isinstance(value, str):
             if name in _REFERENCE_KEYWORDS:
@@ -143,11 +139,7 @@ class _Totals:
             self._mapping(name, cast("Mapping[str, object]", value))
 
     def check(self) -> None:
-        """Check that no total exceeds its bound.
-
-        Raises:
-            ValueError: a total is too large.
-        """
+        """Raise ValueError if a total exceeds its bound."""
         _check_bound(self.characters, MAX_CHARACTERS, "characters")
         _check_bound(self.references, MAX_REFERENCES, "references")
         _check_bound(self.branches, MAX_BRANCHES, "branches")
@@ -167,11 +159,7 @@ class _Totals:
 
 
 def _count_values(schema: Mapping[str, Any]) -> int:
-    """Return the number of JSON values in the schema.
-
-    Raises:
-        ValueError: a bound is exceeded.
-    """
+    """Return the number of JSON values in the schema; raise ValueError if a bound is exceeded."""
     totals = _Totals()
     count = 0
     left: list[tuple[object, int]] = [(schema, 1)]

@@ -73,12 +73,7 @@ def find_text_fault_json(schema: dict[str, Any] | None, text: str, is_object: in
 
 
 def _compile_schema(schema: dict[str, Any]) -> Any:
-    """Return a validator that fetches nothing.
-
-    Raises:
-        jsonschema_rs.ValidationError: the schema is invalid, or a reference in it leads nowhere or
-            outside it.
-    """
+    """Return a validator that fetches nothing; raise ValidationError if the schema is invalid."""
     rust = _jsonschema_rs()
     options = rust.FancyRegexOptions(backtrack_limit=MAX_BACKTRACKS)
     return rust.validator_for(schema, offline=True, validate_formats=False, pattern_options=options)

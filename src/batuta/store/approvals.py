@@ -219,11 +219,7 @@ def _find_seen(connection: Connection, plan_id: str, digest: str) -> PendingPlan
 def _change_waiting(
     connection: Connection, stored: PendingPlan, values: dict[str, Any], *, state: str, by: str
 ) -> PendingPlan:
-    """Change a plan that still waits and record that in the audit trail.
-
-    Raises:
-        ApprovalError: the plan no longer waits.
-    """
+    """Change a plan and record that in the audit trail; raise ApprovalError if it does not wait."""
     open_ = (APPROVALS.c.state == WAITING, APPROVALS.c.expires > time())
     chosen = (APPROVALS.c.id == stored.id, APPROVALS.c.digest == stored.digest, *open_)
     done = connection.execute(update(APPROVALS).where(*chosen).values(values))

@@ -509,9 +509,7 @@ class Budgets:
     async def _end_lost(self, condition: Any, what: str) -> int:
         """End the reservations that meet the condition; return the number of new ledger lines.
 
-        Args:
-            condition: the condition.
-            what: what has ended, `process` or `job`, for the log message about each line.
+        `what` has ended, a `process` or a `job`; the log message about each line names it.
         """
         lines = await self._database.run_write(
             lambda connection: end_reservations(connection, condition)

@@ -472,11 +472,7 @@ class ApiKeyStore:
         return await self.find(key_id)
 
     async def _get(self, key_id: str) -> ApiKey:
-        """Return the key that was just written.
-
-        Raises:
-            StoreError: the key was deleted since, or the database fails.
-        """
+        """Return the key that was just written; raise StoreError if it was deleted since."""
         key = await self.find(key_id)
         if key is None:
             raise StoreError(
@@ -486,11 +482,7 @@ class ApiKeyStore:
 
 
 def _key_name(name: str) -> str:
-    """Return the name as it is stored.
-
-    Raises:
-        ValueError: the name is blank or too long.
-    """
+    """Return the name as it is stored; raise ValueError if it is blank or too long."""
     line = _one_line(name)
     if not line or len(line) > _MAX_NAME_CHARACTERS:
         raise ValueError(f"a key needs a name of 1 to {_MAX_NAME_CHARACTERS} characters")

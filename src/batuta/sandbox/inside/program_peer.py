@@ -48,12 +48,7 @@ class ProgramPeer(Peer):
         self.send({"end": "ready"})
 
     def serve(self) -> None:
-        """Answer requests until the tests have ended.
-
-        Raises:
-            PeerDisconnected: the tests have ended.
-            MemoryError: the program has run out of memory.
-        """
+        """Answer requests; raise `PeerDisconnected` once the tests have ended, or `MemoryError`."""
         while True:
             self.answer(self.receive())
 
