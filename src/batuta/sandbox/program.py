@@ -127,7 +127,7 @@ class EndReason(StrEnum):
     EXITED = "exited"
     """The program exited: a script with a nonzero status, other tests with any status."""
     KILLED = "killed"
-    """A signal ended the process; `status` is its number, negative."""
+    """A signal ended the process; `status` is the signal's number, negated."""
     TIME = "time"
     """The test exceeded its time limit."""
     MEMORY = "memory"
@@ -153,6 +153,6 @@ class ProgramResult:
     value: JSON = None
     """The value that a `CallTest` returned; None for other tests and if it did not return."""
     status: int | None = None
-    """Exit status, or a signal's number, negative; None if unknown or if a limit ended the test."""
+    """Exit status, or a signal's number, negated; None if unknown or if a limit ended the test."""
     seconds: float = 0.0
     """Wall time."""

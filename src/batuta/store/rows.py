@@ -114,7 +114,7 @@ LOCAL_CHARGE = RunCharge()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """A run in a list: its numbers and names, with the beginnings of question and answer."""
+    """A run in a list: its numbers and names, with previews of question and answer."""
 
     id: RunId
     tenant: str
@@ -128,7 +128,7 @@ class RunSummary:
     error_code: str | None
     """None: no error."""
     question_preview: str
-    """The first characters of the question; empty if the run's content is not kept."""
+    """The first characters of `Question.title`; empty if the run's content is not kept."""
     answer_preview: str | None
     """The first characters of the answer; None: there is no answer, or the content is not kept."""
     steps: int

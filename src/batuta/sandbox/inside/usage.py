@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 MIN_ENTRY_BYTES = 16384
 """Minimum bytes that a file or folder counts as, because removing one takes time too."""
 UNBOUNDED = 1 << 62
-"""The size of what cannot be measured."""
+"""The size of anything that cannot be measured."""
 
 
 def thread_folders(process: int) -> list[str]:
