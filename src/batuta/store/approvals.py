@@ -50,8 +50,7 @@ class PendingPlan:
     expires: float
     """Seconds since the epoch; until then the plan can be decided."""
     by: str = ""
-    """Who decided, as named in the audit trail; while the plan waits, the author of `edit`. Empty:
-    nobody."""
+    """The actor who decided; while the plan waits, the author of `edit`. Empty: nobody."""
     reason: str = ""
     """The reason for the decision; while the plan waits, why the last edit was rejected. Empty:
     none."""
