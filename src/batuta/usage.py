@@ -8,7 +8,11 @@ from decimal import Decimal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """A number of calls, which may be 0, and their tokens."""
+    """A number of calls, which may be 0, and their tokens.
+
+    Raises:
+        ValueError: `cached` plus `cache_write` exceeds `input`, or `reasoning` exceeds `output`.
+    """
 
     calls: int = 0
     input: int = 0
@@ -77,7 +81,11 @@ MILLION = Decimal(1_000_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """Dollars per million tokens, except `call` and `search`."""
+    """Dollars per million tokens, except `call` and `search`.
+
+    Raises:
+        ValueError: a price is negative.
+    """
 
     input: Decimal
     output: Decimal

@@ -15,7 +15,7 @@ from batuta.gateway import served_models
 from batuta.gateway.serving import explore as exploring
 from batuta.gateway.serving.models import ExploreOptions
 from batuta.store import Store
-from batuta.store.exploration import MEMORY, count_arm
+from batuta.store.exploration import MAX_JUDGEMENTS, count_arm
 from batuta.store.ledger import Bucket, usd_cap_to_nano
 from batuta.store.models import EXPLORED_ARMS, SPENDING
 
@@ -148,11 +148,11 @@ def test_memory_is_capped_and_the_share_stays_one(scores, full):
     with engine.begin() as connection:
         EXPLORED_ARMS.create(connection)
         if full:
-            row = {"system": "s", "cell": "c", "arm": "a", "score": 100.0, "judged": MEMORY}
+            row = {"system": "s", "cell": "c", "arm": "a", "score": 100.0, "judged": MAX_JUDGEMENTS}
             connection.execute(EXPLORED_ARMS.insert(), row)
         for score in scores:
             count_arm(connection, choice, score)
         row = connection.execute(select(EXPLORED_ARMS)).one()
-    assert 0 <= row.score <= row.judged + 1e-6 and row.judged <= MEMORY + 1e-6
+    assert 0 <= row.score <= row.judged + 1e-6 and row.judged <= MAX_JUDGEMENTS + 1e-6
     if not full:
         assert (row.score, row.judged) == (sum(scores), len(scores))

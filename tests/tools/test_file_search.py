@@ -16,7 +16,7 @@ from batuta.tools.file_search import LOOK_SECONDS, FileSearch, FolderIndex, Tena
 from batuta.tools.office_text import docx_text, xlsx_text
 from batuta.tools.source import ToolContext, ToolError, ToolLimits, call_tool
 from batuta.tools.text_index import (
-    PASSAGE,
+    PASSAGE_CHARACTERS,
     TextIndex,
     encode_text,
     fuse_ranks,
@@ -39,7 +39,7 @@ def test_passages_have_their_places_and_lose_nothing():
         assert text.startswith(f"line {first} ") and f"line {last} " in text.split("\n")[-1] + " "
     paged = list(split_passages("[page 1]\nOne.\n\n[page 2]\nTwo.\n"))
     assert paged == [("page 1", "One."), ("page 2", "Two.")]
-    assert all(len(text) <= 2 * PASSAGE for _, text in split_passages("y" * 100_000))
+    assert all(len(text) <= 2 * PASSAGE_CHARACTERS for _, text in split_passages("y" * 100_000))
     assert list(split_passages("")) == []
 
 
@@ -230,7 +230,7 @@ def test_vectors_are_found_in_the_named_texts_alone_and_forgotten_with_them():
 @needs_encoder
 def test_vectors_of_another_encoder_or_of_other_passages_say_nothing():
     kept = vectors_of(a=REFUND)["a"]
-    other_text = vectors_of(a=REFUND + "x" * 5 * PASSAGE)["a"]
+    other_text = vectors_of(a=REFUND + "x" * 5 * PASSAGE_CHARACTERS)["a"]
     for wrong in (b"", b"another-model\n" + kept.partition(b"\n")[2], kept[:-1], other_text):
         index = TextIndex(open_encoder())
         index.add([("a", REFUND)], {"a": wrong})

@@ -20,7 +20,7 @@ from batuta.sandbox.program import MEGABYTE, Program, ProgramResult, SandboxLimi
 from batuta.sandbox.sandbox import Sandbox
 
 MAX_PICTURES = 4
-"""Maximum number of a program's pictures that are kept; the others are dropped."""
+"""Maximum number of a program's pictures that are kept: the first ones."""
 MAX_PICTURE_BYTES = 512 << 10
 """Maximum bytes of a picture that is kept."""
 MAX_WRITTEN = 10
@@ -43,15 +43,17 @@ class NotebookRun:
     outcome: ProgramResult
     """How the program ended; here `stdout` still mixes printed text, pictures and files."""
     is_complete: bool
-    """False if a limit, a signal or a call such as `os._exit` ended the program's process."""
+    """False if the process ended early, as by a limit, a signal or a call of `os._exit`."""
     printed: str
-    """The text that the program printed."""
+    """The text on standard output."""
     pictures: tuple[str, ...] = ()
-    """The figures of matplotlib that are open at the program's end, as `data:` URLs of PNGs."""
+    """Figures of matplotlib that were open at the program's end, as `data:` URLs of PNGs.
+
+    They are at most `MAX_PICTURES`; pictures that are too large are left out."""
     written: Mapping[str, bytes]
-    """The contents of the files that the program wrote or changed, by name without folders."""
+    """The contents of the kept files that the program wrote or changed, by name without folders."""
     too_much: tuple[str, ...] = ()
-    """The names of files that were too large or too many; at most 20 files are seen.
+    """The names of files that were too large or too many, among the first `2 * MAX_WRITTEN`.
 
     A file that cannot be read is left out."""
 
@@ -69,7 +71,8 @@ async def run_in_notebook(
 
     Args:
         code: the program.
-        limits: limits for the program and the earlier programs, together.
+        limits: limits for the program and the earlier programs, together; with `given`, the output
+            may be 12 MB larger.
         before: earlier programs, which run first; their output and errors are discarded.
         given: contents of files for the program's folder, by name; None: the program gets no files,
             and files that it writes are not kept.
@@ -150,9 +153,9 @@ async def keep_pictures(
 ) -> tuple[WrittenFile, ...]:
     """Store the pictures that a program drew, and return the stored files.
 
-    The pictures are numbered after the `before` pictures of earlier programs. Where the program has
-    a file of a picture's name, a number is put before the picture's name. The first picture that
-    cannot be stored ends the storing. Without `files`, nothing is stored.
+    The pictures are numbered after the `before` pictures of earlier programs; a further number is
+    put before a name that a file of the program has. The first picture that cannot be stored ends
+    the storing. Without `files`, nothing is stored.
     """
     kept: list[WrittenFile] = []
     if files is None:

@@ -39,7 +39,7 @@ PRELOADABLE_MODULES = (
     "bisect", "itertools", "functools", "re", "math", "random", "string", "datetime",
     "dataclasses", "decimal", "fractions", "statistics", "unittest", "threading",
 )  # fmt: skip
-"""Modules that the supervisor imports before it forks, if the program mentions them."""
+"""Modules that the supervisor imports before it forks, if the program or its tests mention them."""
 
 
 def modules_to_preload(program: Program, test: ProgramTest) -> list[str]:
@@ -144,7 +144,7 @@ class SandboxProcess:
         self._stderr = process.stderr
 
     async def has_started(self) -> bool:
-        """Wait for the supervisor's report of its start; return False if none arrives."""
+        """Wait up to `REPLY_TIMEOUT` for the supervisor's first message; return False if none."""
         return await self._exchange(b"", 0) is not None
 
     async def send_order(
@@ -171,7 +171,7 @@ class SandboxProcess:
             return None
 
     async def last_error_line(self) -> str:
-        """Return the last line that the supervisor or its command wrote to stderr within a second.
+        """Return the last line of the supervisor's stderr, which is read for at most a second.
 
         Without such a line, return a sentence that says so.
         """
@@ -194,7 +194,6 @@ class SandboxProcess:
             await self._process.aclose()
 
     async def _wait_for_exit(self) -> None:
-        """Wait until the process exits, for at most the exit timeout."""
         with anyio.move_on_after(self._exit_timeout):
             await self._process.wait()
 
@@ -208,7 +207,7 @@ async def open_sandbox_process(
     When the block ends, none of its processes or files remains.
 
     Raises:
-        SandboxError: the sandbox could not be built, with the cause.
+        SandboxError: the sandbox could not be started; the message has the cause.
     """
     try:
         sandbox = SandboxProcess(await _start_process(launch), launch.exit_timeout)
@@ -296,7 +295,7 @@ class LoadedProgram:
 async def open_program(
     program: Program, limits: SandboxLimits, build_launch: Callable[[], SupervisorLaunch]
 ) -> AsyncGenerator[LoadedProgram]:
-    """Yield the program; `build_launch` starts its sandbox when the first test runs."""
+    """Yield the program; its sandbox starts, as `build_launch` describes, with the first test."""
     ready = LoadedProgram(program, limits, build_launch)
     try:
         yield ready

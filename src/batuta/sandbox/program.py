@@ -17,7 +17,7 @@ ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\(\))?(\.[A-Za-z_]\w*)*")
 
 
 def parse_value(text: str) -> JSON:
-    """Parse JSON; an integer with more digits than Python reads becomes a Decimal.
+    """Parse JSON; an integer with more digits than Python reads by default becomes a Decimal.
 
     Raises:
         ValueError: the text is not JSON.
@@ -51,6 +51,7 @@ class CallTest:
 
     Raises:
         ValueError: the entry point is malformed, or an argument is not JSON.
+        RecursionError: an argument is nested too deeply.
     """
 
     entry: str
@@ -70,8 +71,8 @@ class AssertionTest:
     """Runs tests that raise if one fails; the result is whether they reach their end.
 
     Separate tests run in their own process, which the program can neither read nor change. Names
-    that neither the tests nor the preamble define are the program's: calls go over a pipe and
-    return plain values, which the tests compare. An object of a class that the program defines
+    that neither the tests, the preamble nor Python define are the program's: calls go over a pipe
+    and return plain values, which the tests compare. An object of a class that the program defines
     stays in the program's process: the tests can call its methods, but it never equals a plain
     value.
 
@@ -109,7 +110,7 @@ class SandboxLimits:
     processes: int = 32
     """Maximum number of processes and threads at the same time."""
     files: int = 64 * MEGABYTE
-    """Bytes in all files that the test writes; a small file counts as 16 KiB."""
+    """Bytes in all files that the test writes; a small file, or a folder, counts as 16 KiB."""
 
     def __post_init__(self) -> None:
         if min(self.seconds, self.memory, self.output, self.processes, self.files) <= 0:
@@ -126,7 +127,7 @@ class EndReason(StrEnum):
     EXITED = "exited"
     """The program exited: a script with a nonzero status, other tests with any status."""
     KILLED = "killed"
-    """A signal ended the process; `status` is its number, negative."""
+    """A signal ended the process; `status` is the signal's number, negated."""
     TIME = "time"
     """The test exceeded its time limit."""
     MEMORY = "memory"
@@ -143,15 +144,15 @@ class EndReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramResult:
-    """The result of a test that ran."""
+    """The result of a test."""
 
     end: EndReason
     stdout: str = ""
     stderr: str = ""
     """The last 4,000 characters of the standard error."""
     value: JSON = None
-    """The value that a `CallTest` returned, if it returned."""
+    """The value that a `CallTest` returned; None for other tests and if it did not return."""
     status: int | None = None
-    """Exit status, or a signal's number, negative; None if unknown or if a limit ended the test."""
+    """Exit status, or a signal's number, negated; None if unknown or if a limit ended the test."""
     seconds: float = 0.0
     """Wall time."""

@@ -1,4 +1,4 @@
-"""A worker that runs code, without a model or a price; if a program fails, the reply says why."""
+"""A worker that runs Python code, without a model and at no cost."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _PYTHON = {"python", "python3", "py", "py3"}
 
 @final
 class PythonWorker:
-    """A Client that runs the last Python block of a request."""
+    """A Client that runs the last Python block of a request's last user message."""
 
     def __init__(self, limits: SandboxLimits = RUN_LIMITS, files: NamedFiles | None = None) -> None:
         """Start nothing yet.
@@ -72,8 +72,8 @@ class PythonWorker:
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """Reply with the program's output, or with the reason why there is none.
 
-        Only a reply with output or files is streamed: any other reply may not become the answer,
-        even as the reply of the last step.
+        A reply without output or files has `Finish.NO_OUTPUT` and is not streamed, as another
+        worker may give the answer instead.
 
         Raises:
             ProviderUnreachableError: no sandbox works on this machine.
@@ -121,10 +121,7 @@ class PythonWorker:
 def _program_calls(
     source: str, outcome: ProgramResult, files: tuple[WrittenFile, ...]
 ) -> tuple[ServerCall, ...]:
-    """Return the program as a server tool call if it wrote files; empty if it wrote none.
-
-    Every API format lists the files of such a call.
-    """
+    """Return the program as a server tool call if it wrote files; empty if it wrote none."""
     if not files:
         return ()
     call = ServerCall(
@@ -193,13 +190,13 @@ def outcome_text(outcome: ProgramResult, limits: SandboxLimits) -> str:
 
 
 def interruption_text(end: EndReason, limits: SandboxLimits) -> str:
-    """Return why the program did not end by itself: a limit, or the sandbox; empty if it did."""
+    """Return which limit stopped the program, or that the sandbox failed; empty for other ends."""
     memory, output = limits.memory // MEGABYTE, limits.output // MEGABYTE
     stopped = {
         EndReason.TIME: f"it ran for more than {limits.seconds:g} seconds",
         EndReason.MEMORY: f"it used more than {memory} MB of memory",
         EndReason.OUTPUT: f"it printed more than {output} MB",
-        EndReason.PROCESSES: f"it started more than {limits.processes} processes",
+        EndReason.PROCESSES: f"it started more than {limits.processes} processes and threads",
         EndReason.FILES: f"it wrote more than {limits.files // MEGABYTE} MB of files",
     }
     if end is EndReason.LOST:

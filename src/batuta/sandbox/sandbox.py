@@ -33,7 +33,7 @@ from batuta.sandbox.program import (
     SandboxLimits,
 )
 
-LIMITS = SandboxLimits(seconds=120.0, processes=4)
+SELF_TEST_LIMITS = SandboxLimits(seconds=120.0, processes=4)
 """Limits of the self-test; generous in time, so that a tier does not fail on a busy machine."""
 
 BREAKOUT_PROGRAM = Program("""
@@ -82,7 +82,8 @@ async def choose_backend(
 ) -> SandboxBackend:
     """Return the requested tier, or for `auto` the strongest tier that passes its self-test.
 
-    The tier `none` has no self-test. `uid` is the user that a sandbox started by root changes to.
+    The tier `none` has no self-test. `uid` is the user that a sandbox started by root changes to;
+    None if this process is not root's.
 
     Raises:
         SandboxError: this is not Linux, or the requested tier does not work here; the message has
@@ -138,14 +139,12 @@ async def _bait_file() -> AsyncGenerator[Path]:
 async def _run_self_test(
     backend: SandboxBackend, interpreter: Interpreter, uid: int | None
 ) -> None:
-    """Run a program that tries to break out.
-
-    Raises:
-        SandboxError: no sandbox could be started, or the program in it could do something that the
-            tier must prevent, or did not end normally.
-    """
-    start = lambda: build_launch(backend, interpreter, LIMITS, uid)  # noqa: E731
-    async with _bait_file() as secret, open_program(BREAKOUT_PROGRAM, LIMITS, start) as breakout:
+    """Run a program that tries to break out; raise SandboxError if it can, or if it fails."""
+    start = lambda: build_launch(backend, interpreter, SELF_TEST_LIMITS, uid)  # noqa: E731
+    async with (
+        _bait_file() as secret,
+        open_program(BREAKOUT_PROGRAM, SELF_TEST_LIMITS, start) as breakout,
+    ):
         arguments = (json.dumps(str(secret.parent)), json.dumps(secret.name))
         breaches = await breakout.run(CallTest("breaches", arguments))
         bomb = await breakout.run(CallTest("multiply"))

@@ -22,7 +22,7 @@ KERNEL = (
     "bpf perf_event_open userfaultfd io_uring_setup io_uring_enter io_uring_register keyctl "
     "add_key request_key landlock_create_ruleset landlock_add_rule landlock_restrict_self"
 )
-"""Calls that only widen the attack surface of the kernel. io_uring makes calls that no filter sees,
+"""Calls that widen the attack surface of the kernel. io_uring also makes calls that no filter sees,
 and a Landlock ruleset keeps deleted files open."""
 OTHER_PROCESSES = (
     "ptrace process_vm_readv process_vm_writev process_madvise kcmp pidfd_open pidfd_getfd "
@@ -104,17 +104,19 @@ ALLOW, KILL, ERRNO, NOTIFY = 0x7FFF0000, 0x80000000, 0x00050000, 0x7FC00000
 PROCESS_CREATION = {"x86_64": (56, 57, 58), "aarch64": (220,)}
 """The numbers of clone, fork and vfork; aarch64 has clone alone, and the filter refuses clone3."""
 NUMBER_AT, ARCHITECTURE_AT, ARGUMENTS_AT = 0, 4, 16
+"""Offsets in the `seccomp_data` that a filter reads, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """A call that is allowed if one argument satisfies `argument & mask == value`.
+    """A call that is allowed only if one argument satisfies `argument & mask == value`.
 
-    With `equal` False it is allowed if they differ.
+    With `equal` False it is allowed only if they differ.
     """
 
     name: str
     argument: int
+    """The index of the argument, of which only the low 32 bits are read."""
     mask: int
     value: int
     equal: bool = True
@@ -178,7 +180,7 @@ def seccomp_filter(machine: str | None = None, *, ownership: bool) -> bytes:
 
 
 def count_filter() -> bytes:
-    """Return the filter that asks a listener about every new process and thread."""
+    """Return the filter that makes the kernel ask a listener about each new process or thread."""
     code = _bpf_statement(LOAD, NUMBER_AT)
     for number in PROCESS_CREATION[platform.machine()]:
         code += _bpf_jump(EQUAL, number, 0, 1) + _bpf_statement(RETURN, NOTIFY)

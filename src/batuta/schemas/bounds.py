@@ -13,7 +13,7 @@ from typing import Any, cast
 from urllib.parse import unquote
 
 MAX_CHARACTERS = 128_000
-"""Maximum number of characters in names and strings."""
+"""Maximum number of characters in all names and strings together."""
 MAX_VALUES = 12_000
 """Maximum number of JSON values."""
 MAX_DEPTH = 64
@@ -26,7 +26,7 @@ MAX_PROPERTIES = 5_000
 """Maximum number of entries of all `properties`."""
 MAX_PATTERNS = 100
 """Maximum number of regular expressions."""
-MAX_PATTERN = 1_000
+MAX_PATTERN_CHARACTERS = 1_000
 """Maximum number of characters in a regular expression."""
 MAX_EXPANDED = 100_000
 """Maximum number of subschemas, plus entries of their lists, with all references followed; a
@@ -83,7 +83,7 @@ def measure_schema(schema: Mapping[str, Any]) -> SchemaSize:
     """
     values = _count_values(schema)
     expansion = _Expansion(schema)
-    expanded, chain = expansion.of(schema)
+    expanded, chain = expansion.measure(schema)
     _check_bound(expanded, MAX_EXPANDED, "subschemas once its references are followed")
     _check_bound(chain, MAX_CHAIN, "levels of subschemas once its references are followed")
     return SchemaSize(values=values, expanded=expanded, chain=chain, is_linear=expansion.is_linear)
@@ -93,7 +93,8 @@ def measure_json(value: object, *, values: int, depth: int) -> int:
     """Return the number of JSON values in a schema that is only forwarded, and never compiled.
 
     Raises:
-        ValueError: there are more than `values`, or the nesting is deeper than `depth`.
+        ValueError: there are more than `values`, or objects and lists are nested deeper than
+            `depth`.
     """
     count = level = 0
     on_level: list[Any] = [value]
@@ -125,11 +126,7 @@ class _Totals:
         self.patterns = 0
 
     def add(self, name: str, value: object) -> None:
-        """Count a keyword.
-
-        Raises:
-            ValueError: a pattern is too long.
-        """
+        """Count a keyword; raise ValueError if a pattern is too long."""
         self.characters += len(name)
         if isinstance(value, str):
             if name in _REFERENCE_KEYWORDS:
@@ -142,11 +139,7 @@ class _Totals:
             self._mapping(name, cast("Mapping[str, object]", value))
 
     def check(self) -> None:
-        """Check that no total exceeds its bound.
-
-        Raises:
-            ValueError: a total is too large.
-        """
+        """Raise ValueError if a total exceeds its bound."""
         _check_bound(self.characters, MAX_CHARACTERS, "characters")
         _check_bound(self.references, MAX_REFERENCES, "references")
         _check_bound(self.branches, MAX_BRANCHES, "branches")
@@ -162,15 +155,11 @@ class _Totals:
 
     def _pattern(self, pattern: str) -> None:
         self.patterns += 1
-        _check_bound(len(pattern), MAX_PATTERN, "characters in a pattern")
+        _check_bound(len(pattern), MAX_PATTERN_CHARACTERS, "characters in a pattern")
 
 
 def _count_values(schema: Mapping[str, Any]) -> int:
-    """Return the number of JSON values in the schema.
-
-    Raises:
-        ValueError: a bound is exceeded.
-    """
+    """Return the number of JSON values in the schema; raise ValueError if a bound is exceeded."""
     totals = _Totals()
     count = 0
     left: list[tuple[object, int]] = [(schema, 1)]
@@ -203,12 +192,16 @@ class _Expansion:
         self._root = root
         self._anchors: dict[str, _SubSchema] | None = None
         self._known: dict[int, tuple[int, int]] = {}
+        """The number of subschemas and the depth, by the subschema's `id`."""
         self._open: set[int] = set()
+        """The ids of the subschemas on the stack."""
         self._left: list[tuple[_SubSchema, list[_SubSchema], list[_SubSchema]]] = []
         """The stack of open subschemas: (subschema, its children, its unvisited children)."""
 
-    def of(self, schema: _SubSchema) -> tuple[int, int]:
+    def measure(self, schema: _SubSchema) -> tuple[int, int]:
         """Return the number of subschemas, plus entries of their lists, and the depth.
+
+        The number may stop at `MAX_EXPANDED + 1`.
 
         The function is iterative, since the schema's author determines the depth.
         """
@@ -252,7 +245,7 @@ class _Expansion:
                 yield from _schemas_in(name, value)
 
     def _target(self, reference: object) -> Mapping[str, Any] | None:
-        """Return the target of a reference; None if it is outside the schema or does not exist."""
+        """Return the object that a reference refers to; None if this schema has no such object."""
         if not isinstance(reference, str) or not reference.startswith("#"):
             return None
         if not reference.startswith("#/"):
@@ -269,7 +262,7 @@ class _Expansion:
         return cast("Mapping[str, Any]", value) if _is_map(value) else None
 
     def _named(self, name: str) -> _SubSchema | None:
-        """Return the subschema with that anchor; None: there is none."""
+        """Return the subschema with that anchor; None if there is none."""
         if self._anchors is None:
             self._anchors = dict(_find_anchors(self._root))
         return self._anchors.get(name)

@@ -28,7 +28,7 @@ def strip_code_fence(text: str) -> str:
 
 
 def find_schema_fault(schema: dict[str, Any]) -> str | None:
-    """Return why the schema cannot be used (invalid, or refers to others); None: it can be."""
+    """Return why the schema cannot be used (invalid, or refers to others); None if it can."""
     try:
         _compile_schema(schema)
     except _jsonschema_rs().ValidationError as error:
@@ -41,7 +41,7 @@ def find_schema_fault(schema: dict[str, Any]) -> str | None:
 def find_text_fault(
     schema: dict[str, Any] | None, text: str, *, is_object: bool = False
 ) -> str | None:
-    """Return one fault of the text; None if it is JSON that matches the schema.
+    """Return one fault of the text or the schema; None if the text is JSON that matches the schema.
 
     If `schema` is None any JSON is accepted, or with `is_object` any JSON object; with a schema
     `is_object` is ignored. NaN and infinity are not JSON.
@@ -73,12 +73,7 @@ def find_text_fault_json(schema: dict[str, Any] | None, text: str, is_object: in
 
 
 def _compile_schema(schema: dict[str, Any]) -> Any:
-    """Return a validator that fetches nothing.
-
-    Raises:
-        jsonschema_rs.ValidationError: the schema is invalid, or a reference in it leads nowhere or
-            outside it.
-    """
+    """Return a validator that fetches nothing; raise ValidationError if the schema is invalid."""
     rust = _jsonschema_rs()
     options = rust.FancyRegexOptions(backtrack_limit=MAX_BACKTRACKS)
     return rust.validator_for(schema, offline=True, validate_formats=False, pattern_options=options)

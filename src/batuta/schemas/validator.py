@@ -31,7 +31,7 @@ _MAX_SLOW_SCHEMAS = 1024
 
 
 class SchemaTimeoutError(BatutaError):
-    """The check could not be completed, usually because it exceeded its time limit."""
+    """The check could not be completed; usually it exceeded its time limit, now or before."""
 
 
 _SLOW_SCHEMAS: OrderedDict[bytes, None] = OrderedDict()
@@ -61,11 +61,11 @@ class JsonValidator:
         self._digest: bytes | None = None
 
     async def check(self) -> None:
-        """Check that the schema is valid.
+        """Check that the schema is valid and refers to no other.
 
         Raises:
-            ValueError: the schema is invalid; the message says where.
-            SchemaTimeoutError: the check takes too long, or its process cannot be started or died.
+            ValueError: the schema cannot be used; the message says why.
+            SchemaTimeoutError: the check could not be completed.
         """
         if self._schema is None:
             return
@@ -80,8 +80,8 @@ class JsonValidator:
         """Check the schema like `check`, in a thread that may block.
 
         Raises:
-            ValueError: the schema is invalid; the message says where.
-            SchemaTimeoutError: the check takes too long, or its process cannot be started or died.
+            ValueError: the schema cannot be used; the message says why.
+            SchemaTimeoutError: the check could not be completed.
         """
         if self._schema is None:
             return
@@ -94,10 +94,10 @@ class JsonValidator:
             raise ValueError(fault)
 
     async def find_fault(self, text: str) -> str | None:
-        """Return the first fault of the text; None if it matches the schema.
+        """Return one fault of the text or the schema; None if the text matches the schema.
 
         Raises:
-            SchemaTimeoutError: the check takes too long, or its process cannot be started or died.
+            SchemaTimeoutError: the check could not be completed.
         """
         if self.is_quick(text):
             return find_text_fault(self._schema, text, is_object=self._is_object)
@@ -109,7 +109,7 @@ class JsonValidator:
         """Find a fault like `find_fault`, in a thread that may block.
 
         Raises:
-            SchemaTimeoutError: the check takes too long, or its process cannot be started or died.
+            SchemaTimeoutError: the check could not be completed.
         """
         if self.is_quick(text):
             return find_text_fault(self._schema, text, is_object=self._is_object)
@@ -119,7 +119,7 @@ class JsonValidator:
             )
 
     def is_quick(self, text: str) -> bool:
-        """Return True if checking the text in this thread takes at most a few milliseconds."""
+        """Return True if checking the text in this thread should take only milliseconds."""
         if len(text) > MAX_INLINE_CHARACTERS:
             return False
         if self._schema is None:
@@ -169,7 +169,7 @@ _ANY_OBJECT = JsonValidator(None, is_object=True)
 
 
 def validator_for(schema: Mapping[str, Any] | None, *, is_object: bool = False) -> JsonValidator:
-    """Return a validator of that schema, cached by the identity of the schema object.
+    """Return a validator of that schema; the last 64 are cached by the identity of their schemas.
 
     A request's schema is measured when the request is parsed; each checked step then reuses the
     validator. An empty schema, and `is_object`, are treated as by `JsonValidator`.

@@ -33,7 +33,7 @@ class AskOptions(TypedDict, total=False):
     """Options of a question; the session's defaults apply to omitted options."""
 
     images: Sequence[ImageLike]
-    """Images to add to the question: a path, bytes, or an `https:`, `http:` or `data:` URL."""
+    """Images to add: each a path, bytes, or an `https:`, `http:` or `data:` URL."""
     tools: Sequence[Tool]
     """Functions that the workers may call."""
     run_tool: ToolRunner
@@ -48,7 +48,7 @@ class AskOptions(TypedDict, total=False):
     max_tokens: int
     """Number of tokens of all calls together after which no further call is made."""
     max_steps: int
-    """Maximum number of steps of a workflow, from 1 to 5."""
+    """Maximum number of steps of a workflow, from 1 to 5; with `workflow` it may be more."""
     max_rounds: int
     """Maximum number of workflows that are planned and run, from 1 to 3."""
     max_seconds: float

@@ -29,7 +29,7 @@ def parse_question(given: QuestionLike, images: Sequence[ImageLike] = ()) -> Que
     """Return the input as a `Question`, with the images added to its last message.
 
     Raises:
-        TypeError: the input, or an element of a conversation, has the wrong type.
+        TypeError: the input, an element of a conversation, or an image has the wrong type.
         ValueError: the input is empty, or one of its messages is malformed.
         OSError: an image file cannot be read.
     """

@@ -74,9 +74,9 @@ class Session:
 
         Args:
             pool: a TOML file, `discover` (keys, local servers, pulled models), `rehearsal`
-                (simulated workers), or your own `Pool` together with its `clients`. None: the
-                pool that BATUTA_CONFIG names, else `batuta.toml` in the current folder, else
-                `discover`.
+                (simulated workers) or another name that `load_config` takes, or your own `Pool`
+                together with its `clients`. None: the pool that BATUTA_CONFIG names, else
+                `batuta.toml` in the current folder, else `discover`.
             conductor: a name as in `batuta ask --conductor`, or your own conductor. None: the
                 conductor of the settings; with your own `Pool`, the best single worker answers.
             clients: the client of each worker of a `Pool`.
@@ -109,7 +109,8 @@ class Session:
         """Read the settings and find the workers.
 
         Raises:
-            ConfigError: the pool, a worker or the conductor does not exist, or a key is missing.
+            ConfigError: the pool, a worker or the conductor does not exist or is misconfigured, or
+                a key is missing.
             RuntimeError: the session was opened before.
             ValueError: a conductor was named for a `Pool` with its own clients.
         """
@@ -160,6 +161,7 @@ class Session:
             `MAX_TOOL_TURNS` times, each time as a new run; the last run is returned.
 
         Raises:
+            ConfigError: runs are stored, and BATUTA_STORE_FILE names a file that cannot be used.
             OSError: an image file cannot be read.
             RuntimeError: the session is not open, or it is closed.
             StoreError: runs are stored, and the store cannot be opened or written.
@@ -344,8 +346,10 @@ async def ask(
 ) -> Run:
     """Answer one question with a pool that is opened for this question only.
 
+    The arguments are those of `Session` and `Session.ask`.
+
     Raises:
-        ConfigError: the pool, a worker or the conductor does not exist, or a key is missing.
+        ConfigError: as for `Session` and its opening.
         OSError: an image file cannot be read.
         TypeError: the question or an option has the wrong type, or an option does not exist.
         ValueError: the question, an option or the combination of arguments is invalid.
@@ -362,10 +366,10 @@ def ask_sync(
     clients: Mapping[WorkerId, Client] | None = None,
     **options: Unpack[AskOptions],
 ) -> Run:
-    """Answer like `ask`, for code without an event loop and for notebooks.
+    """Answer like `ask`, for code without an event loop and for notebooks; block the thread.
 
     Raises:
-        ConfigError: the pool, a worker or the conductor does not exist, or a key is missing.
+        ConfigError: as for `Session` and its opening.
         OSError: an image file cannot be read.
         TypeError: the question or an option has the wrong type, or an option does not exist.
         ValueError: the question, an option or the combination of arguments is invalid.
@@ -387,7 +391,7 @@ BatchProgressCallback = Callable[[int, int], None]
 
 
 def open_progress(progress: bool | BatchProgressCallback, total: int) -> BatchProgressCallback:  # noqa: FBT001 - a value
-    """Return a function to call after each question, and with -1 as the number at the end."""
+    """Return a function to call with the number done and the total; the number is -1 at the end."""
     if not isinstance(progress, bool):
         return lambda done, total: progress(done, total) if done >= 0 else None
     if not progress:

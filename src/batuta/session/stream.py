@@ -35,7 +35,7 @@ class RunStream:
         the run raised an error."""
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        """Execute the run and yield its events, then raise the error of `Session.ask`, if any.
+        """Execute the run and yield its events.
 
         Raises:
             Exception: any error of `Session.ask`, such as ValueError for an invalid question.

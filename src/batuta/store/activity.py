@@ -17,7 +17,9 @@ from batuta.store.run_list import UNANSWERED, percentile_column, read_percentile
 ACTIVITY_WINDOW = 200_000
 """Maximum number of runs that are read, the newest first."""
 ACTIVITY_GROUPS = ("hour", "day", "tenant", "model", "session", "outcome", "error")
-"""Names by which runs can be grouped; `error` is the error's code."""
+"""Names by which runs can be grouped; `model` is the served system, `error` the error's code.
+
+Hours and days are in UTC."""
 MOST_GROUPS = 5_000
 """Maximum number of groups that are returned: the first in the order of their values."""
 

@@ -19,7 +19,7 @@ class AnswerTable:
     An entry is found until it expires or `Forgetting` erases its run. A run that was purged or
     deleted in another way leaves its entry, so the run of an entry may no longer exist.
 
-    Law: a tenant finds only its own entries.
+    A tenant finds only its own entries.
     """
 
     def __init__(self, database: Database) -> None:

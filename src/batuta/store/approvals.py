@@ -22,7 +22,7 @@ WAITING = "waiting"
 MAX_WAITING = 20
 """Maximum plans of one tenant that wait; in PostgreSQL more if several are stored at once."""
 MAX_REASON = 500
-"""Maximum characters of a reason."""
+"""Maximum characters of a reason, which the callers check."""
 _KEPT_SECONDS = 30 * 86_400.0
 """Seconds for which a plan is kept after `expires`; the audit trail keeps decisions longer."""
 
@@ -50,11 +50,10 @@ class PendingPlan:
     expires: float
     """Seconds since the epoch; until then the plan can be decided."""
     by: str = ""
-    """Who decided, as named in the audit trail; while the plan waits, the author of `edit`. Empty:
-    nobody."""
+    """The actor who decided; while the plan waits, the author of `edit`. Empty: nobody."""
     reason: str = ""
-    """The reason for the decision; before it, why the last edit was rejected. Empty: none, as for
-    a plan that was closed."""
+    """The reason for the decision; while the plan waits, why the last edit was rejected. Empty:
+    none."""
     edit: str = ""
     """Proposed steps as JSON, until the run has checked and priced the edited plan. Empty: none."""
     written: str = ""
@@ -78,7 +77,7 @@ class ApprovalTable:
         self._database = database
 
     async def ask(self, plan: PendingPlan, *, anew: bool = False) -> PendingPlan:
-        """Return the stored plan; store `plan` first unless the run has written it before.
+        """Store `plan`, unless the same plan of the run is stored, and return the stored plan.
 
         Args:
             plan: the plan as the run wrote it.
@@ -180,9 +179,9 @@ class ApprovalTable:
         return await self._database.execute(update(APPROVALS).where(*chosen).values(values)) == 1
 
     async def close(self, plan_id: str, state: str) -> PendingPlan | None:
-        """Close a plan that still waits as `expired` or `withdrawn`; return the stored plan.
+        """Give a plan that still waits the state `expired` or `withdrawn`; return the stored plan.
 
-        None: there is no such plan.
+        Return None if there is no such plan.
         """
 
         def end(connection: Connection) -> PendingPlan | None:
@@ -219,11 +218,7 @@ def _find_seen(connection: Connection, plan_id: str, digest: str) -> PendingPlan
 def _change_waiting(
     connection: Connection, stored: PendingPlan, values: dict[str, Any], *, state: str, by: str
 ) -> PendingPlan:
-    """Change a plan that still waits and record that in the audit trail.
-
-    Raises:
-        ApprovalError: the plan no longer waits.
-    """
+    """Change a plan and record that in the audit trail; raise ApprovalError if it does not wait."""
     open_ = (APPROVALS.c.state == WAITING, APPROVALS.c.expires > time())
     chosen = (APPROVALS.c.id == stored.id, APPROVALS.c.digest == stored.digest, *open_)
     done = connection.execute(update(APPROVALS).where(*chosen).values(values))

@@ -1,8 +1,7 @@
 """The audit trail: a hash chain of records of actions, such as a new key or a deleted run.
 
-A record's hash covers the hash of the record before it, so nothing in between can be changed,
-removed or inserted without changing all later hashes. Records contain no text of questions or
-answers.
+A record's hash covers the hash of the record before it, so no record can be changed, removed or
+inserted without changing all later hashes. Records contain no text of questions or answers.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class AuditEntry:
     action: str
     """A name such as `key.created`."""
     subject: str = ""
-    """The id or name of the object of the action."""
+    """The id or name of the object of the action; empty: none."""
     tenant: str = ""
     """The tenant that the action concerned; empty: none."""
     details: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -69,7 +68,7 @@ class AuditRecord:
     hash: str
 
     def expected_hash(self) -> str:
-        """Return the SHA-256 that `hash` must be, in hexadecimal digits, of the other fields."""
+        """Return the hexadecimal SHA-256 of the other fields, which `hash` must equal."""
         sealed = [
             self.seq, self.at, self.actor, self.tenant, self.action, self.subject, self.details,
             self.previous,
@@ -93,7 +92,7 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditVerdict:
-    """The result of verifying the trail, which ends at the first fault."""
+    """The result of a verification of the trail, which ends at the first fault."""
 
     records: int
     """Number of records that were read."""
@@ -160,7 +159,9 @@ class AuditTrail:
         self._database = database
 
     async def append(self, entry: AuditEntry, *, at: float | None = None) -> AuditRecord:
-        """Append an entry in its own transaction, before an action that is not part of it.
+        """Append an entry in its own transaction, before an action outside of it is carried out.
+
+        `at` is the time in seconds since the epoch; None: now.
 
         Raises:
             StoreError: the database fails; the action must then not be carried out.
@@ -223,11 +224,11 @@ class AuditTrail:
         return row["first"] is not None and row["first"] > first
 
     async def unvouched_seconds(self, started: float | None = None) -> float:
-        """Return the seconds to wait after a start before the clock is trusted for a purge."""
+        """Return the seconds to wait before a purge; see `steady_clock.unvouched_seconds`."""
         return await unvouched_seconds(self._database, AUDIT.c.at, started)
 
     async def cut(self, days: float, *, now: float | None = None) -> int:
-        """Purge the records before the first one of the last `days` days, or all if there is none.
+        """Purge all records before the first one that is at most `days` days old; if none is, all.
 
         A record of the purge keeps the last removed hash, so that the rest can be verified. If only
         such a record is old, nothing is purged.

@@ -230,7 +230,7 @@ class Budgets:
                 what it has left, but at least `least`.
             buckets: the budgets to reserve in.
             tenant: recorded in the ledger if the run is lost.
-            key: recorded in the ledger if the run is lost.
+            key: recorded in the ledger if the run is lost; None: no key.
             model: recorded in the ledger if the run is lost.
             for_job: whether the run belongs to a background job, which outlives this process.
             least: the smallest acceptable amount in billionths; None: `nano`.
@@ -327,16 +327,16 @@ class Budgets:
     async def find_job_reservation(
         self, run_id: RunId, caps: Mapping[str, PeriodCaps]
     ) -> tuple[Reservation, float] | None:
-        """Return the reservation of a job's run and when it was booked; None: it has none.
+        """Return the reservation of a job's run and the time of booking; None: it has none.
 
-        Its buckets are the stored ones, even if the day or month has changed since.
+        The buckets are the stored ones, even if the day or month has changed since.
 
         Args:
             run_id: the run; its process may have died.
             caps: the current caps of each account; an account that is left out has no cap.
 
         Returns:
-            The reservation and the time of booking, in seconds since the epoch.
+            The reservation, and the time in seconds since the epoch.
         """
         mine = (RESERVATIONS.c.run_id == run_id, RESERVATIONS.c.owner == JOBS_OWNER)
         rows = await self._database.fetch_rows(select(RESERVATIONS).where(*mine))
@@ -509,9 +509,7 @@ class Budgets:
     async def _end_lost(self, condition: Any, what: str) -> int:
         """End the reservations that meet the condition; return the number of new ledger lines.
 
-        Args:
-            condition: the condition.
-            what: what has ended, `process` or `job`, for the log message about each line.
+        `what` has ended, a `process` or a `job`; the log message about each line names it.
         """
         lines = await self._database.run_write(
             lambda connection: end_reservations(connection, condition)

@@ -1,6 +1,6 @@
 """Encodes a `Run` as JSON bytes and decodes it.
 
-Law: `decode_run(encode_run(run)) == run` for every run whose numbers are finite, whose strings are
+`decode_run(encode_run(run)) == run` holds for every run whose numbers are finite, whose strings are
 valid Unicode, and whose tools have JSON values as parameters. For other runs `encode_run` writes
 the nearest run that JSON can represent:
 
@@ -105,7 +105,7 @@ def sql_text(text: str) -> str:
 
 
 def is_sql_number(number: Decimal) -> bool:
-    """Return True for 0 and numbers of a size from 1e-30 to 1e30, which every database accepts.
+    """Return True for 0 and magnitudes from 1e-30 to below 1e31, which every database accepts.
 
     Converting a number such as 1e999999 to an integer would take minutes.
     """

@@ -85,7 +85,7 @@ _PRAGMAS = (
 
 
 class AdvisoryLock(IntEnum):
-    """Batuta's advisory locks in PostgreSQL; equal numbers would wait for each other."""
+    """Batuta's advisory locks in PostgreSQL; locks with equal numbers would be the same lock."""
 
     MIGRATIONS = 7_092_010
     AUDIT = 7_092_011
@@ -143,7 +143,7 @@ def probe_file(url: URL, work: Callable[[Connection], _T]) -> _T:
 def truncate_log(engine: Engine) -> None:
     """Truncate the WAL of an SQLite file. Blocks.
 
-    A concurrent reader can prevent that; the WAL then stays until the next deletion.
+    A concurrent reader can prevent that; the WAL then stays until the next call.
     """
     for _ in range(_CHECKPOINTS):
         with engine.connect() as connection:
@@ -220,6 +220,7 @@ class Database:
         self._readers = anyio.CapacityLimiter(_MAX_READERS)
         self._prober = anyio.CapacityLimiter(1)
         self._silent_until = 0.0
+        """The time, by `monotonic`, until which calls on PostgreSQL fail immediately."""
 
     async def run_write(self, work: DatabaseWork[_T]) -> _T:
         """Run `work` in a transaction and return its result.

@@ -1,4 +1,4 @@
-"""Tombstones: names of runs, responses and tenants that `Forgetting` has erased.
+"""Tombstones: names of erased runs, responses and tenants, and of closed browser sessions.
 
 A run that is still in progress when it is erased ends later, perhaps in another process; its
 writer looks for the tombstone first. The tombstone of a tenant concerns only what began before it.
@@ -17,7 +17,7 @@ from batuta.store.models import FORGOTTEN
 
 TOMBSTONE_SECONDS = 7 * 86_400.0
 """Seconds for which a tombstone is kept: as long as a plan may wait for approval."""
-TENANT = "tenant:"
+TENANT_PREFIX = "tenant:"
 """Prefix of a tenant's name among the tombstones."""
 _PAGE = 500
 """Maximum names in one statement."""
@@ -30,18 +30,22 @@ def forgotten_among(
 
     Args:
         connection: the transaction that is about to write.
-        named: ids of runs and responses.
+        named: ids of runs and responses, or names of browser sessions.
         owned: for each item to write, its tenant and the time it began, in seconds since the epoch;
             deleted if the tenant was deleted at that time or later.
     """
     ids, owners = set(named), set(owned)
-    names = [*ids, *{TENANT + tenant for tenant, _ in owners}]
+    names = [*ids, *{TENANT_PREFIX + tenant for tenant, _ in owners}]
     deleted: dict[str, float] = {}
     for page in in_pages(names):
         of_page = FORGOTTEN.c.name.in_(pad_ids(tuple(page)))
         query = select(FORGOTTEN.c.name, FORGOTTEN.c.at).where(of_page)
         deleted |= {row[0]: row[1] for row in connection.execute(query)}
-    late = {owner for owner in owners if deleted.get(TENANT + owner[0], float("-inf")) >= owner[1]}
+    late = {
+        owner
+        for owner in owners
+        if deleted.get(TENANT_PREFIX + owner[0], float("-inf")) >= owner[1]
+    }
     return {*(ids & deleted.keys()), *late}
 
 

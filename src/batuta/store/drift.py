@@ -52,7 +52,7 @@ _RECENT_WEIGHT = 1 / 32
 
 
 class DriftKind(StrEnum):
-    """The measure in which a worker is watched."""
+    """A quantity that is observed for each worker."""
 
     RIGHT = "right"
     """Scores in [0, 1] of answers that the worker gave alone."""
@@ -119,7 +119,7 @@ def card_interval(worker: Worker) -> Interval | None:
 
 
 def begin_drift(kind: DriftKind, interval: Interval | None = None) -> DriftState:
-    """Return the initial state, without any value."""
+    """Return the initial state, without any value; without `interval` it will be learned."""
     side = DriftSide.LEARNING if interval is None else DriftSide.WITHIN
     return DriftState(kind=kind, interval=interval, side=side)
 
@@ -252,7 +252,7 @@ def run_score(run: Run, score: float) -> list[DriftValue]:
 
 
 def count_values(connection: Connection, values: Iterable[DriftValue]) -> None:
-    """Add values in the caller's transaction; locks rows in sorted order, to avoid deadlocks."""
+    """Add values in the caller's transaction; lock rows in sorted order, to avoid deadlocks."""
     seen: dict[DriftKey, list[DriftValue]] = defaultdict(list)
     for value in values:
         seen[value.key].append(value)

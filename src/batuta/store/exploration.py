@@ -1,9 +1,9 @@
 """Scores of the arms of a system that explores, and the budget of exploration.
 
 The expected maximum cost of a run that explores is taken from the daily budget before the run
-begins, by a statement that checks the cap. Money that a dead process had taken stays taken, so the
-cap holds across replicas and crashes, but for one case: when a run has ended, the unused part is
-given back, or, if it cost more than expected, the excess is taken even beyond the cap.
+begins, by a statement that checks the cap. When the run has ended, the unused part is given back;
+if it cost more than expected, the excess is taken even beyond the cap. Money that a dead process
+had taken stays taken.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from batuta.store.database import Database, insert_statement
 from batuta.store.ledger import Bucket, add_totals, budgeted_nano, ledger_lines
 from batuta.store.models import EXPLORED_ARMS, SPENDING
 
-MEMORY = 500.0
-"""Number of judgements of an arm that count fully; with more judgements, older ones decay."""
+MAX_JUDGEMENTS = 500.0
+"""Maximum number of judgements that count for an arm; with more, older ones decay."""
 
 
 def count_arm(connection: Connection, choice: Exploration, score: float) -> None:
@@ -33,7 +33,7 @@ def count_arm(connection: Connection, choice: Exploration, score: float) -> None
         score=min(max(score, 0.0), 1.0),
         judged=1.0,
     )
-    kept = case((arms.judged >= MEMORY, (MEMORY - 1) / arms.judged), else_=1.0)
+    kept = case((arms.judged >= MAX_JUDGEMENTS, (MAX_JUDGEMENTS - 1) / arms.judged), else_=1.0)
     values = {
         "score": arms.score * kept + new.excluded.score,
         "judged": arms.judged * kept + 1.0,
@@ -45,13 +45,13 @@ def count_arm(connection: Connection, choice: Exploration, score: float) -> None
 
 @final
 class ExplorationTable:
-    """The scores of each arm, and the budget of exploration."""
+    """The scores of each arm, and the daily budgets of exploration and of comparisons."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def read(self, system: str) -> dict[tuple[str, str], tuple[float, float]]:
-        """Return (sum of scores, number of judgements), both decayed (`MEMORY`), by (cell, arm)."""
+        """Return (sum of scores, number of judgements), both decayed, by (cell, arm)."""
         query = select(EXPLORED_ARMS).where(EXPLORED_ARMS.c.system == sql_text(system))
         rows = await self._database.fetch_rows(query)
         return {(row["cell"], row["arm"]): (row["score"], row["judged"]) for row in rows}

@@ -126,7 +126,7 @@ class FileTable:
         limit: int = 100,
         newest_first: bool = True,
     ) -> list[StoredFile]:
-        """Return the tenant's files in the order of their upload.
+        """Return the tenant's files, ordered by the time of their upload.
 
         Args:
             tenant: the tenant.
@@ -134,7 +134,7 @@ class FileTable:
             after: the id of the last file of the previous page; empty: the first page. If that
                 file has been deleted, no files are returned.
             limit: maximum number of files.
-            newest_first: whether the order is reversed.
+            newest_first: whether the newest file comes first.
         """
         query, place = select(*_HEAD).where(*_is_live(tenant)), (FILES.c.created, FILES.c.id)
         if purpose:
@@ -169,7 +169,7 @@ class FileTable:
         ]
 
     async def vectors(self, ids: Sequence[str], tenant: str) -> dict[str, bytes]:
-        """Return the vectors of those of the files that have vectors, by id."""
+        """Return the stored vectors of the files that have some, by id."""
         cleaned_ids = [sql_text(one) for one in ids]
         has_some = FILES.c.vectors.is_not(None)
         columns = (FILES.c.id, FILES.c.vectors)

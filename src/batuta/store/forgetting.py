@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, delete, select, t
 
 from batuta.store.codec import sql_text
 from batuta.store.database import Database
-from batuta.store.deleted import TENANT, in_pages, remember_deleted
+from batuta.store.deleted import TENANT_PREFIX, in_pages, remember_deleted
 from batuta.store.models import (
     ANSWERS,
     APPROVALS,
@@ -57,10 +57,10 @@ class Forgetting:
         return await self._database.run_read(find)
 
     async def forget_runs(self, ids: Sequence[str], tenant: str) -> list[str]:
-        """Erase the runs and their continuations, with stored responses, cached answers and plans.
+        """Erase the runs and their continuations, plans, cached answers and idempotent responses.
 
         Args:
-            ids: the runs; a run that is not stored yet will not be stored later.
+            ids: the runs; a run that is still in progress is not stored if it ends within a week.
             tenant: the owner of the runs.
 
         Returns:
@@ -104,7 +104,7 @@ class Forgetting:
         name = sql_text(tenant)
 
         def erase(connection: Connection) -> int:
-            remember_deleted(connection, [TENANT + name])
+            remember_deleted(connection, [TENANT_PREFIX + name])
             owned = (RESPONSES, IDEMPOTENT, ANSWERS, APPROVALS, FILES, REFUSALS, KEYS)
             statements = [delete(table).where(table.c.tenant == name) for table in owned]
             statements.append(delete(TENANTS).where(TENANTS.c.name == name))

@@ -29,7 +29,7 @@ class KeyPermissions:
     """
 
     models: tuple[str, ...] = ()
-    """Served models; an entry such as `worker/*` matches all names that begin like it."""
+    """Served models; an entry such as `worker/*` matches all names that begin with `worker/`."""
     max_cost: Decimal | None = None
     """Dollars per request."""
     rpm: int | None = None
@@ -39,9 +39,9 @@ class KeyPermissions:
     concurrency: int | None = None
     """Concurrent runs."""
     per_day: Decimal | None = None
-    """Dollars per day, in UTC."""
+    """Dollars per day (UTC)."""
     per_month: Decimal | None = None
-    """Dollars per month, in UTC."""
+    """Dollars per month (UTC)."""
     session_max_cost: Decimal | None = None
     """Dollars per session."""
     session_max_turns: int | None = None
@@ -66,7 +66,7 @@ class KeyPermissions:
             raise ValueError(f"tags has {len(self.tags)} entries; it may have at most {MAX_TAGS}")
         for tag in self.tags:
             if read_tag(tag) != tag:
-                raise ValueError(f"tags must be in small letters: {tag!r}")
+                raise ValueError(f"tags must be in lower case: {tag!r}")
         for tool in self.tools:
             if tool not in _TOOL_NAMES:
                 raise ValueError(_describe_unknown("tool", tool, _TOOL_NAMES))
@@ -100,7 +100,7 @@ class KeyPermissions:
 
     @property
     def allows_all_workers(self) -> bool:
-        """Return True if every worker may be used."""
+        """True if every worker may be used."""
         return not (self.workers_allow or self.workers_deny)
 
 

@@ -91,15 +91,15 @@ class ApiKey:
     old_digest: bytes | None = None
     """The hash of the text before the last rotation; None: that text is not accepted."""
     old_until: float | None = None
-    """Until when the text before the last rotation is accepted."""
+    """Until when the text before the last rotation is accepted, if `old_digest` is set."""
     identity: str | None = None
-    """Identity of a user at the identity provider, if this is the user's entry and not a key."""
+    """Identity of a user at the identity provider, if this is the user's entry; None: a key."""
     role: str | None = None
     """`user` or `admin`, for a user's entry; None for a key."""
     user: str | None = None
     """The id of the entry of the user who created this key; None: no user created it."""
     owner: ApiKey | None = None
-    """The entry with the id `user`, if both exist.
+    """The entry with the id `user`; None if there is no such id or entry.
 
     The entry's limits and budget apply too, and the key is revoked while the entry is not active.
     """
@@ -472,11 +472,7 @@ class ApiKeyStore:
         return await self.find(key_id)
 
     async def _get(self, key_id: str) -> ApiKey:
-        """Return the key that was just written.
-
-        Raises:
-            StoreError: the key was deleted since, or the database fails.
-        """
+        """Return the key that was just written; raise StoreError if it was deleted since."""
         key = await self.find(key_id)
         if key is None:
             raise StoreError(
@@ -486,11 +482,7 @@ class ApiKeyStore:
 
 
 def _key_name(name: str) -> str:
-    """Return the name as it is stored.
-
-    Raises:
-        ValueError: the name is blank or too long.
-    """
+    """Return the name as it is stored; raise ValueError if it is blank or too long."""
     line = _one_line(name)
     if not line or len(line) > _MAX_NAME_CHARACTERS:
         raise ValueError(f"a key needs a name of 1 to {_MAX_NAME_CHARACTERS} characters")
@@ -546,7 +538,7 @@ def _read_permissions(key_id: str, text: str) -> KeyPermissions:
 
 
 def key_json(key: ApiKey) -> dict[str, Any]:
-    """Return what lists show of the key, as JSON values; its state is that of this moment."""
+    """Return the fields of a key that lists show, as JSON values, with its state at this moment."""
     return {
         "id": key.id,
         "tenant": key.tenant.name,

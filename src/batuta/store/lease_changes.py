@@ -24,7 +24,7 @@ from batuta.store.models import RESERVATIONS
 _PARTS = 16
 """A lease takes at most 1/16 of the money that is left in its budget."""
 _LEAST_CALLS = 4
-"""A lease is taken only if that part is at least this many times the requested amount."""
+"""Minimum ratio of 1/16 of the money left to the requested amount, for a lease to be taken."""
 _LEAST_SPAN = 0.01
 """Minimum seconds over which the rate of use is measured."""
 
@@ -150,6 +150,7 @@ class TopUp:
         now: float,
         expires: float,
     ) -> None:
+        """Set up; `now` is a time of the monotonic clock, `expires` seconds since the epoch."""
         self._busy = busy
         self._sizes = {bucket: lease.next_size(now) for bucket, lease in known.items()}
         self._known = {bucket: lease.id for bucket, lease in known.items()}
@@ -183,7 +184,7 @@ class TopUp:
             BudgetFullError: a budget has no room for the reservations.
         """
         known = list(self._known.values())
-        if known:  # locked before the totals, as everywhere, to avoid deadlocks
+        if known:  # locked before the totals, as in every transaction, to avoid deadlocks
             chosen = select(RESERVATIONS.c.id).where(RESERVATIONS.c.id.in_(known))
             self.alive = set(connection.execute(chosen.with_for_update()).scalars())
         room = reserve_in_buckets(connection, sums, rows)

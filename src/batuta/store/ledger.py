@@ -37,10 +37,10 @@ from batuta.store.hours import DAY_SECONDS
 from batuta.store.models import RESERVATIONS, SPENDING
 from batuta.usage import ZERO_COST, ZERO_USAGE, usage_cost
 
-NANO = Decimal(1_000_000_000)
+NANO_PER_USD = Decimal(1_000_000_000)
 _MAX_INTEGER = 2**63 - 1
-_MAX_CAP_USD = _MAX_INTEGER / NANO
-_MAX_RUN_USD = 2**53 / NANO
+_MAX_CAP_USD = _MAX_INTEGER / NANO_PER_USD
+_MAX_RUN_USD = 2**53 / NANO_PER_USD
 """Maximum dollars for a run: nine million, so that sums of billionths do not overflow."""
 
 CONDUCTOR_KIND = "conductor"
@@ -102,7 +102,7 @@ class RunCharge:
 
     tenant: str = "local"
     key: str | None = None
-    """The key's id."""
+    """The key's id; None: no key."""
     at: float | None = None
     """Time of booking, in seconds since the epoch; None: the run's start."""
     reservation: Reservation | None = None
@@ -161,17 +161,17 @@ def ledger_lines(run: Run, counted: Decimal | None = None) -> tuple[LedgerLine, 
 
 def usd_to_nano(usd: Decimal) -> int:
     """Return dollars as billionths, rounded up, of at most `_MAX_RUN_USD`."""
-    return int((min(usd, _MAX_RUN_USD) * NANO).to_integral_value(ROUND_CEILING))
+    return int((min(usd, _MAX_RUN_USD) * NANO_PER_USD).to_integral_value(ROUND_CEILING))
 
 
 def usd_cap_to_nano(usd: Decimal) -> int:
     """Return a cap in dollars as billionths, rounded down, at most 2^63 - 1."""
-    return int(min(usd, _MAX_CAP_USD) * NANO)
+    return int(min(usd, _MAX_CAP_USD) * NANO_PER_USD)
 
 
 def nano_to_usd(nano: int) -> Decimal:
     """Return billionths as dollars."""
-    return Decimal(nano) / NANO
+    return Decimal(nano) / NANO_PER_USD
 
 
 def budgeted_nano(lines: Iterable[LedgerLine]) -> int:
@@ -269,6 +269,7 @@ class ReserveRequest:
     run_id: RunId
     tenant: str
     key: str | None
+    """The key's id; None: no key."""
     model: str
     reservation: Reservation
     lasting: bool
@@ -348,7 +349,7 @@ def reserve_in_buckets(
 
 
 def grow_reservation(connection: Connection, held: Reservation, nano: int) -> None:
-    """Enlarge a reservation by `nano`; its row is locked before the buckets, as everywhere.
+    """Enlarge a reservation by `nano`; lock its row before the buckets, to avoid deadlocks.
 
     Raises:
         StoreError: the reservation has ended.
@@ -412,7 +413,8 @@ def settle_reservations(
         connection: the caller's transaction.
         reservations: the ids of the reservations.
         spent: billionths by account and period.
-        returned: amounts taken out of leases and no longer reserved, by account and period.
+        returned: amounts taken out of leases and no longer reserved, by account and period; None:
+            none.
     """
     settle_rows(connection, take_rows(connection, reservations), spent, returned)
 
@@ -432,7 +434,7 @@ def settle_rows(
     spent: Mapping[AccountPeriod, int],
     returned: Mapping[AccountPeriod, int] | None = None,
 ) -> None:
-    """Release the amounts of deleted rows, and add the spent amounts."""
+    """Release the amounts of deleted rows, and add the spent amounts; see `settle_reservations`."""
     changes = released_amounts(rows)
     for period, nano in (returned or {}).items():
         changes[period] = (0, changes.get(period, (0, 0))[1] - nano)

@@ -200,7 +200,7 @@ SPENDING = Table(
 RESERVATIONS = Table(
     "reservations",
     METADATA,
-    # Money that unfinished runs may still spend; other processes end the rows of a dead process.
+    # Money of unfinished runs and of leases; other processes end the rows of a dead process.
     Column("id", Text, primary_key=True),
     Column("run_id", Text, nullable=False),
     Column("tenant", Text, nullable=False),
@@ -252,7 +252,7 @@ ANSWERS = Table(
 FORGOTTEN = Table(
     "forgotten",
     METADATA,
-    # Tombstones of erased runs, responses and tenants; see deleted.py.
+    # Tombstones of erased runs, responses and tenants, and of closed sessions; see deleted.py.
     Column("name", Text, primary_key=True),
     Column("at", Float(53), nullable=False),
 )
@@ -276,8 +276,8 @@ AUDIT = Table(
 APPROVALS = Table(
     "approvals",
     METADATA,
-    # Plans that wait for approval; see approvals.py. `plan` is cleared when the plan is decided or
-    # closed, `steps` of an edited plan when its run has ended.
+    # Plans that wait for approval; see approvals.py. `plan` and `steps` are cleared when the plan
+    # is decided or closed, `steps` of an approved plan when its run has ended.
     Column("id", Text, primary_key=True),
     Column("run_id", Text, nullable=False),
     Column("tenant", Text, nullable=False),

@@ -24,8 +24,8 @@ STATEMENT_SECONDS = 8.0
 """Timeout of every other statement."""
 
 SILENT_SECONDS = 1.0
-"""Seconds after a timed-out connection or BEGIN in which further calls fail immediately, so that
-queued calls do not each wait for the timeout."""
+"""Seconds after a timed-out connection, BEGIN or ROLLBACK in which further calls fail immediately,
+so that queued calls do not each wait for the timeout."""
 
 _INSTANT = ("BEGIN", "ROLLBACK")
 

@@ -1,7 +1,7 @@
 """Converts a run to a database row, and a row to a summary. Pure.
 
-Labels are what runs are grouped and filtered by: workers, error, user and tags, in one text column.
-A run keeps at most `LABEL_BYTES` of labels, since the column is part of the covering indexes.
+Labels are values by which runs are filtered: workers, error, user and tags, in one text column. A
+run keeps at most `LABEL_BYTES` of labels, since the column is part of the covering indexes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NO_LABELS = RequestLabels()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActingNote:
-    """The worker that acted at a request of a session, and the reason."""
+    """The worker that acted at a request, the worker before it in the session, and the reason."""
 
     acting: str | None = None
     """The worker whose reply reached the client; None: no reply did, or it is not known."""
@@ -114,19 +114,21 @@ LOCAL_CHARGE = RunCharge()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """A run in a list: its numbers and names, with the beginnings of question and answer."""
+    """A run in a list: its numbers and names, with previews of question and answer."""
 
     id: RunId
     tenant: str
     parent: RunId | None
+    """The run that this one continues; None: none."""
     created: float
     """Seconds since the epoch."""
     model: str
     conductor: str
     outcome: Outcome
     error_code: str | None
+    """None: no error."""
     question_preview: str
-    """The first characters of the question; empty if the run's content is not kept."""
+    """The first characters of `Question.title`; empty if the run's content is not kept."""
     answer_preview: str | None
     """The first characters of the answer; None: there is no answer, or the content is not kept."""
     steps: int
@@ -147,7 +149,7 @@ class RunSummary:
     session: str | None = None
     """The id of the run's session; None: none."""
     labels: str | None = None
-    """The stored labels, at most `LABEL_BYTES`, each truncated; see `encode_labels`."""
+    """The stored labels as `encode_labels` returns them; None: none."""
     alone_usd: Decimal | None = None
     """Estimated dollars that the best single worker would have cost; None: not known."""
     shadow: str | None = None
@@ -155,7 +157,7 @@ class RunSummary:
     shadow_usd: Decimal | None = None
     """Dollars that this comparison cost; None: not compared."""
     acted: ActingNote = NO_ACTING_NOTE
-    """The worker that acted in the run's session, and the reason."""
+    """The worker that acted in the run, and the reason."""
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -200,7 +202,7 @@ class RunEntry:
     alone_usd: Decimal | None = None
     """Estimated dollars that the best single worker would have cost; None: not known."""
     acted: ActingNote = NO_ACTING_NOTE
-    """The worker that acted in the run's session, and the reason."""
+    """The worker that acted in the run, and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +220,7 @@ class PackedRun:
     reservation: str | None = None
     """The id of the reservation that ends with the run; None: none."""
     seconds: tuple[DriftValue, ...] = ()
-    """Durations of the run's calls, if the run is kept."""
+    """Durations of the run's calls, for `drift`; empty if the run is not kept."""
 
 
 def pack_run(entry: RunEntry) -> PackedRun:

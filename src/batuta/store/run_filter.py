@@ -33,8 +33,8 @@ def equal_filter(
     Args:
         columns: the columns of the table of runs, or of a query on it.
         wanted: the filter.
-        alone: only conditions for which one index has the runs in the order of time; the session
-            is such a condition, several outcomes are not.
+        alone: whether to return only conditions for which one index has the runs in the order of
+            time: several outcomes are left out, and the session, else left out, is included.
     """
     conditions: list[ColumnElement[bool]] = []
     if wanted.session is not None and alone:

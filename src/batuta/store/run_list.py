@@ -50,7 +50,7 @@ from batuta.store.run_filter import (
     sort_columns,
 )
 from batuta.store.run_search import (
-    SHOWN,
+    SEARCHED,
     is_id,
     label_index_filter,
     words_filter,
@@ -84,7 +84,7 @@ class SearchBounds:
     common_words_window: int = 50_000
     """The newest runs, for a text search in PostgreSQL for words that many runs contain."""
     few: int = 4_000
-    """The runs of a condition that matches at most this many are all candidates, however old."""
+    """If a condition matches at most this many runs, these are the candidates, however old."""
 
     def newest(self, wanted: RunFilter, dialect: str) -> int:
         """Return the maximum number of newest runs that the search reads."""
@@ -114,7 +114,7 @@ class RunTotals:
 
     runs: int
     unanswered: int
-    """Runs that failed, were cancelled or refused."""
+    """Runs that failed, were cancelled or were refused."""
     cost: Cost
     input_tokens: int
     output_tokens: int
@@ -319,7 +319,7 @@ def _hide_index(column: ColumnElement[Any]) -> ColumnElement[Any]:
 
 
 def _shown_columns(wanted: RunFilter) -> Sequence[ColumnElement[Any]]:
-    return SHOWN if wanted.search else ()
+    return SEARCHED if wanted.search else ()
 
 
 def _rare_conditions(connection: Connection, wanted: RunFilter) -> list[ColumnElement[bool]]:
@@ -416,7 +416,7 @@ def _format_position(wanted: RunFilter, row: RunSummary) -> str:
 
 
 def read_summaries(connection: Connection, keys: Sequence[tuple[Any, ...]]) -> list[RunSummary]:
-    """Return the summaries of those of these runs that exist, in this order.
+    """Return the summaries of these runs, in this order, without runs that do not exist.
 
     Args:
         connection: a transaction.

@@ -36,13 +36,13 @@ SELECT sum(greatest(reltuples, 0)) FROM pg_class JOIN pg_inherits ON oid = inhre
 WHERE inhparent = CAST(:name AS regclass)
 """
 """Number of runs in all partitions, by PostgreSQL's statistics."""
-SHOWN = (RUNS.c.question_preview, RUNS.c.answer_preview)
+SEARCHED = (RUNS.c.question_preview, RUNS.c.answer_preview)
 """The columns that are searched for words."""
 _ID = re.compile(r"run_[0-9a-z_]{6,64}")
 _HAS_TRIGRAM = re.compile(r"\w{3}")
 
 
-def run_filter(run_id: str, tenant: str | None) -> tuple[ColumnElement[bool], ...]:
+def run_conditions(run_id: str, tenant: str | None) -> tuple[ColumnElement[bool], ...]:
     """Return the conditions for the run of that id and tenant; None: of any tenant."""
     name = RUNS.c.id == sql_text(run_id)
     return (name,) if tenant is None else (name, RUNS.c.tenant == sql_text(tenant))
@@ -109,7 +109,7 @@ def is_id(words: str) -> bool:
 
 
 def search_filter(words: str, dialect: str, columns: Any = RUNS.c) -> ColumnElement[bool]:
-    """Return the condition for rows that contain the words, one after another, or have that prefix.
+    """Return the condition for rows with the text `words`, or with an id that begins with it.
 
     For a prefix that `is_id` recognises, only the id is compared.
     """
@@ -117,7 +117,7 @@ def search_filter(words: str, dialect: str, columns: Any = RUNS.c) -> ColumnElem
     if is_id(words):  # an index finds it in either database
         is_near = and_(columns.id >= words, columns.id <= f"{words}~")
         return and_(is_near, begins) if dialect == "sqlite" else begins
-    shown = (columns[column.name] for column in SHOWN)
+    shown = (columns[column.name] for column in SEARCHED)
     return or_(begins, *(_contains_words(column, words, dialect) for column in shown))
 
 
@@ -134,7 +134,7 @@ def _rare_filter(words: str, rare: list[str]) -> ColumnElement[bool]:
                 *(_contains_words(column, word) for word in rare),
                 func.strpos(func.lower(column), func.lower(words)) > 0,
             )
-            for column in SHOWN
+            for column in SEARCHED
         ),
     )
 
@@ -146,7 +146,7 @@ def _rare_words(connection: Connection, words: str) -> list[str]:
         return []
     stored = connection.execute(text(_STORED), {"name": RUNS.name}).scalar() or 0.0
     sampled = RUNS.tablesample(func.system(min(100.0, 100.0 * _SAMPLE / max(stored, 1.0))))
-    sample = select(*(sampled.c[column.name] for column in SHOWN)).limit(2 * _SAMPLE).subquery()
+    sample = select(*(sampled.c[column.name] for column in SEARCHED)).limit(2 * _SAMPLE).subquery()
     counts = (
         func.count().filter(or_(*(_contains_words(column, part) for column in sample.c)))
         for part in parts
@@ -161,7 +161,7 @@ def _contains_words(
 ) -> ColumnElement[bool]:
     """Return the condition that the column contains the words, ignoring case.
 
-    PostgreSQL's indexes are on `lower`; SQLite's LIKE ignores case anyway.
+    PostgreSQL's indexes are on `lower`; SQLite's LIKE ignores only the case of ASCII letters.
     """
     escaped = words.replace("/", "//").replace("%", "/%").replace("_", "/_")
     if dialect == "sqlite":

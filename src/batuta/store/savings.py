@@ -32,12 +32,12 @@ class ShadowVerdict(StrEnum):
     SAME = "same"
     WORSE = "worse"
     UNJUDGED = "unjudged"
-    """The worker or the judge could not be called, or the judge gave no verdict."""
+    """The worker or the judge did not answer, or the judge gave no verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """The runs of one session, or of all, compared with the best single worker."""
+    """The runs of one session, or all runs, compared with the best single worker."""
 
     session: str | None
     """None: all runs, with or without a session."""

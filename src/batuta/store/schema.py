@@ -22,7 +22,7 @@ REVISIONS = (
     "0001", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012",
     "0013", "0014", "0015", "0016", "0017", "0018", "0019", "0020", "0021", "0022",
 )  # fmt: skip
-"""Every migration, oldest first; so a current database is opened without importing alembic."""
+"""Every migration, oldest first, listed so that a current database is opened without alembic."""
 
 HEAD_REVISION = REVISIONS[-1]
 """The schema that this code needs."""
@@ -74,7 +74,9 @@ def check_revision(revision: str | None, url: URL) -> None:
 
 
 def upgrade_database(target: str | Path | URL) -> None:
-    """Migrate the database to `HEAD_REVISION`; create a missing SQLite file. Runs an event loop.
+    """Migrate the database to `HEAD_REVISION`; create a missing SQLite file.
+
+    This runs its own event loop, so call it in a thread without one.
 
     Several processes may call this at the same time: one migrates and the others wait.
 

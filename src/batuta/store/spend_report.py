@@ -30,7 +30,7 @@ SPEND_GROUPS = {
 
 `worker` is the name of the conductor or tool in lines of these kinds, and empty in lines of lost
 runs and cancelled calls. `session` is None for a run without a session and for a run that is not
-stored any more.
+stored any more. Hours, days and months are in UTC.
 """
 
 
@@ -70,7 +70,8 @@ async def report_spending(
         tenant: only that tenant's spending; None: all.
         since: the first day, as `2026-11-21`; None: no limit.
         until: the last day, in the same form; None: no limit.
-        only: allowed values by a name of `SPEND_GROUPS`; a name without values allows all.
+        only: allowed values by a name of `SPEND_GROUPS`; a name without values allows all. None:
+            everything is allowed.
 
     Raises:
         ValueError: a name of `by` or `only` is not in `SPEND_GROUPS`.

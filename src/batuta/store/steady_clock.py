@@ -44,8 +44,9 @@ class SteadyClock:
         """
         self._clock = clock
         self._passing = passing
-        self._now = self.started = clock()
+        self.started = clock()
         """The system time at creation."""
+        self._now = self.started
         self._at = passing()
 
     def __call__(self) -> float:

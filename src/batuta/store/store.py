@@ -52,7 +52,7 @@ from batuta.store.rows import (
 )
 from batuta.store.run_filter import RunFilter
 from batuta.store.run_list import RunPage, RunTotals, find_runs, list_models, sum_runs
-from batuta.store.run_search import find_ids_by_prefix, run_filter
+from batuta.store.run_search import find_ids_by_prefix, run_conditions
 from batuta.store.schema import (
     HEAD_REVISION,
     check_revision,
@@ -72,7 +72,7 @@ _T = TypeVar("_T")
 
 @final
 class _OpenTable(Generic[_T]):
-    """A descriptor for a table of the store's database; StoreError: the store is closed."""
+    """A descriptor for a table of the store's database; a closed store raises StoreError."""
 
     def __init__(self, table: Callable[[Database], _T]) -> None:
         self._table = table
@@ -87,7 +87,7 @@ class Store:
         async with Store("runs.db") as store:
             await store.append(run)
 
-    Laws: a run that is kept can be read as soon as `append` returns. After `flush` it survives the
+    A run that is kept can be read as soon as `append` returns. After `flush` it survives the
     process. Appending a run with an id that is stored changes nothing. For a week, a run that
     `forgetting` has erased is not stored again. With a `tenant` argument, runs of other tenants are
     not found.
@@ -210,7 +210,7 @@ class Store:
             labels: the user and tags of its request.
             alone_usd: estimated dollars that the best single worker would have cost; None: not
                 known.
-            acted: the worker that acted in its session, and why.
+            acted: the worker that acted, and the reason.
 
         Raises:
             StoreError: the store is closed, or the queue is full because the database fails.
@@ -255,7 +255,7 @@ class Store:
         query = (
             select(func.length(CONTENTS.c.body).label("size"))
             .join(RUNS, SAME_RUN)
-            .where(*run_filter(run_id, tenant))
+            .where(*run_conditions(run_id, tenant))
         )
         return next((int(row["size"]) for row in await self.database.fetch_rows(query)), 0)
 
@@ -274,7 +274,7 @@ class Store:
         query = (
             select(CONTENTS.c.body, CONTENTS.c.format)
             .join(RUNS, SAME_RUN)
-            .where(*run_filter(run_id, tenant))
+            .where(*run_conditions(run_id, tenant))
         )
         row = next(iter(await self.database.fetch_rows(query)), None)
         if row is None:
@@ -309,7 +309,7 @@ class Store:
             before = page[-1].cursor
 
     async def find(self, wanted: RunFilter, limit: int = 50, after: str | None = None) -> RunPage:
-        """Return a page of the runs that a filter finds, in its order.
+        """Return a page of the runs that a filter finds, in its order; see `find_runs`.
 
         Raises:
             ValueError: `after` is not a cursor of a list in this order.
@@ -332,7 +332,7 @@ class Store:
         if entry is not None:
             return entry.session if entry.tenant == tenant else None
         rows = await self.database.fetch_rows(
-            select(RUNS.c.session).where(*run_filter(run_id, tenant))
+            select(RUNS.c.session).where(*run_conditions(run_id, tenant))
         )
         return rows[0]["session"] if rows else None
 
@@ -350,7 +350,7 @@ class Store:
         entry = self._open_writer.find(RunId(run_id))
         if entry is not None and entry.keep and tenant in {None, entry.tenant}:
             return summary_from_entry(entry)
-        rows = await self.database.fetch_rows(select(RUNS).where(*run_filter(run_id, tenant)))
+        rows = await self.database.fetch_rows(select(RUNS).where(*run_conditions(run_id, tenant)))
         return summary_from_row(rows[0]) if rows else None
 
     async def score(
@@ -374,7 +374,7 @@ class Store:
             raise ValueError(f"a score is a finite number or None: {value}")
         await self._open_writer.flush()
         judgement = Judgement(value, sql_text(comment) or None)
-        own = run_filter(run_id, tenant)
+        own = run_conditions(run_id, tenant)
         return await self.database.run_write(
             lambda connection: judge_run(connection, judgement, *own)
         )
@@ -389,7 +389,7 @@ class Store:
         def write(connection: Connection) -> None:
             for run_id, judgement in judgements.items():
                 plain = replace(judgement, comment=sql_text(judgement.comment or "") or None)
-                judge_run(connection, plain, *run_filter(run_id, None))
+                judge_run(connection, plain, *run_conditions(run_id, None))
 
         await self.database.run_write(write)
 
@@ -400,7 +400,7 @@ class Store:
         more.
         """
         await self._open_writer.flush()
-        own = run_filter(run_id, tenant)
+        own = run_conditions(run_id, tenant)
         return await self.database.run_write(lambda connection: delete_runs(connection, *own)) > 0
 
     async def is_ready(self) -> bool:
@@ -496,7 +496,7 @@ class Store:
         return part
 
     async def _close_all(self) -> StoreError | None:
-        """Write queued runs and disconnect, even if cancelled; return the reason for lost runs."""
+        """Write queued runs and disconnect, even if cancelled; return an error if runs are lost."""
         assert self._writer is not None  # noqa: S101 - entered
         database, failure = self.database, None
         with anyio.CancelScope(shield=True):

@@ -1,8 +1,8 @@
 """Writes runs in a single task, from a bounded queue, in batches.
 
-A batch leaves the queue only when the database has stored it. So a failed write is retried, and a
-queued run can be read. Writing a run twice changes nothing, so a write that may have been committed
-is simply repeated.
+A run leaves the queue only when the database has stored it or rejected its values. So a failed
+write is retried, and a queued run can be read. Writing a run twice changes nothing, so a write that
+may have been committed is simply repeated.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str
 
     Raises:
         IntegrityError: in PostgreSQL, a row exists already; or a row violates another constraint.
+        DBAPIError: the database fails or rejects a value.
     """
     if not rows:
         return
@@ -88,7 +89,7 @@ BATCH_RUNS = 200
 """Maximum runs of one transaction."""
 
 LINGER_SECONDS = 0.2
-"""Seconds that a run waits for others to share its transaction."""
+"""Maximum seconds that a run waits for others to share its transaction."""
 
 QUEUE_CAPACITY = 2_000
 """Maximum runs in the queue."""
@@ -116,8 +117,8 @@ class RunWriter:
         """The leases of this process; None: budgets are not in use."""
         self._capacity = capacity
         self._pending: dict[RunId, RunEntry] = {}  # in order; the batch being written is the head
-        self._queued = 0
-        self._written = 0
+        self._queued = 0  # total
+        self._written = 0  # total
         self._failures = 0  # total
         self._failures_in_row = 0
         self._waiting_flushes = 0

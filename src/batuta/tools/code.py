@@ -42,8 +42,8 @@ class CodeInterpreter:
     """A tool source that runs Python without network; later calls have the variables and files.
 
     No process waits between calls: each call first reruns the earlier programs, with their output
-    discarded, so its time limit covers all of them. A program that did not end by itself, as when
-    it exceeded a limit or its process was killed, is not rerun.
+    discarded, so its time limit covers all of them. A program that exceeded a limit, or whose
+    process ended early, is not rerun.
     """
 
     name = CODE_INTERPRETER

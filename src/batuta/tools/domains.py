@@ -41,12 +41,12 @@ class DomainRules:
 
     @property
     def allowed_hosts(self) -> tuple[str, ...]:
-        """The allowed domains without paths, each once, for engines that filter by them."""
+        """The domains of the allowed entries, each once, for engines that filter by domain."""
         return tuple(dict.fromkeys(split_entry(entry)[0] for entry in self.allow))
 
     @property
     def denied_hosts(self) -> tuple[str, ...]:
-        """The domains that are denied entirely, without a path."""
+        """The domains of the denied entries without a path, each once."""
         split = map(split_entry, self.deny)
         return tuple(dict.fromkeys(host for host, path in split if not path))
 

@@ -101,6 +101,7 @@ class FolderIndex:
         self._folder = folder
         self._index = TextIndex(encoder)
         self._seen: dict[str, float] = {}
+        """The modification times of the indexed files, by path in the folder."""
         self._looked_at = float("-inf")
         self._refreshing = anyio.Lock()
 

@@ -1,7 +1,8 @@
 """Extracts text from untrusted Word and Excel files, in a separate process.
 
-Both are XML in a ZIP archive. A file is refused before anything is unpacked if its parts declare
-too large a size, and while it is read if a part unpacks to more than it declares.
+Both are XML in a ZIP archive. A file is refused before anything is unpacked if it has too many
+parts or they declare too large a size, and while it is read if a part unpacks to more than it
+declares.
 """
 
 from __future__ import annotations
@@ -26,12 +27,7 @@ _PHONETIC = f"{_SHEET}rPh"
 
 
 def _open_parts(data: str) -> zipfile.ZipFile:
-    """Open the ZIP archive of a file.
-
-    Raises:
-        ValueError: the file has too many parts or would unpack to too much, as a ZIP bomb does.
-        zipfile.BadZipFile: the file is not a ZIP archive.
-    """
+    """Open the ZIP archive of a file; raise ValueError for a ZIP bomb."""
     parts = zipfile.ZipFile(io.BytesIO(base64.b64decode(data)))
     infos = parts.infolist()
     if len(infos) > MAX_PARTS or sum(info.file_size for info in infos) > MAX_UNPACKED:

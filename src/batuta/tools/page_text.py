@@ -14,7 +14,7 @@ MAX_PDF_PAGES = 200
 
 
 def html_text(data: str, url: str, most: int) -> dict[str, str]:
-    """Return a page's main text as Markdown, else all its text; with its title and date.
+    """Return a page's `title`, `date`, and `text`: the main text as Markdown, else all its text.
 
     Args:
         data: the page in Base64.

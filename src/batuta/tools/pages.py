@@ -140,17 +140,13 @@ class WebFetch:
         raise ToolError("the page could not be read: its redirects are too many or lead nowhere")
 
     def _check(self, url: str, context: ToolContext) -> None:
-        """Check that the URL may be fetched.
-
-        Raises:
-            ToolError: the URL may not be fetched.
-        """
+        """Raise ToolError if the URL may not be fetched."""
         is_web = url.startswith(("http://", "https://"))
         if not (is_web and is_public_url(url, self._private_hosts)):
             raise ToolError("only pages with a public http:// or https:// address are read")
         # A redirect could contain text for models.
         if len(url) > MAX_URL or _NO_ADDRESS.search(url):
-            raise ToolError("the address is too long, or holds signs that no address holds")
+            raise ToolError("the address is too long, or has characters that no URL has")
         try:
             called = URL(url)
             is_same = (urlsplit(url).hostname or "").lower() in {called.host, called.raw_host}
@@ -162,11 +158,7 @@ class WebFetch:
             raise ToolError("pages of this domain may not be read here")
 
     async def _read_body(self, url: str, body: FetchedBody) -> Mapping[str, str]:
-        """Return the page's title, date and text.
-
-        Raises:
-            ToolError: the page's type is not supported, or it cannot be parsed.
-        """
+        """Return the page's title, date and text; raise ToolError if it cannot be read."""
         kind, most = body.content_type, self.limits.characters
         if body.body.startswith(PDF_MARK) or kind == "application/pdf":
             return await parse_apart(pdf_text, "pypdf", body.body, most, url=url)

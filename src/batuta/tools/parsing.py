@@ -1,4 +1,4 @@
-"""Reads untrusted documents; what has to be parsed, in processes that are killed after a time."""
+"""Reads untrusted documents; parsers run in processes that are killed after a time limit."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from batuta.tools.page_text import html_text, pdf_text
 from batuta.tools.source import ToolError
 
 PARSE_CPU_SECONDS = 10.0
-"""Seconds of CPU time for reading a document, including the import of the libraries."""
+"""Maximum seconds of CPU time for a document, including the import of the libraries."""
 PARSE_SECONDS = 20.0
-"""Seconds of wall time for reading a document."""
+"""Maximum seconds of wall time for a document."""
 PDF_MARK = b"%PDF-"
 ZIP_MARK = b"PK\x03\x04"
 _PARSERS = ProcessPool()

@@ -104,11 +104,7 @@ class WebSearch:
         return ToolOutput(parts=(Text(render_results(pages, first)),), citations=tuple(pages))
 
     async def _search_twice(self, query: str, domains: DomainRules) -> list[RawResult]:
-        """Search, and retry once after a retryable error.
-
-        Raises:
-            ToolError: the search failed.
-        """
+        """Search, and retry once after a retryable error; raise ToolError if that fails."""
         count = min(2 * self._results, MAX_RESULTS)  # some will be filtered out
         for retries_left in (1, 0):
             try:

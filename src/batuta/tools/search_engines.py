@@ -24,12 +24,13 @@ class RawResult:
     title: str = ""
     excerpt: str = ""
     date: str = ""
+    """In the engine's format; empty: unknown."""
 
 
 class SearchEngine(Protocol):
     """Finds pages.
 
-    Laws: one request per search; results in the engine's order; an invalid response gives a
+    A search makes one request. The results are in the engine's order; an invalid response gives a
     `ClientError` or no results.
     """
 
@@ -50,6 +51,7 @@ class EngineAddress:
 
     http: HttpTransport
     url: str
+    """The base URL, without a slash at the end."""
     key: Secret = NO_KEY
 
     def target(self, path: str, headers: Mapping[str, str]) -> HttpTarget:

@@ -212,8 +212,8 @@ class _TurnsSoFar:
 
     reply: Reply
     texts: list[str]
-    """The texts of the conversation and the results of searches and pages, which name the URLs that
-    may be read."""
+    """The texts of the conversation and of the tools' results, except those of programs; they name
+    the URLs that may be read."""
     calls: tuple[ServerCall, ...] = ()
     uses: Counter[str] = field(default_factory=Counter[str])
     """The number of calls of each tool, refused calls included."""
@@ -319,12 +319,7 @@ class ServerToolClient:
     async def _take_turn(
         self, next_request: Request, listener: CallListener, so_far: _TurnsSoFar
     ) -> tuple[Reply, tuple[ToolCall, ...]] | None:
-        """Call the model once; return its turn and the tool calls to run, None after the last turn.
-
-        Raises:
-            ClientError: the call failed; the error includes the cost of earlier turns.
-            LimitReachedError: the listener forbade another attempt.
-        """
+        """Call the model; return its turn and the tool calls to run, None after the last turn."""
         names = self._granted
         turn = await self._next_turn(next_request, listener, so_far)
         own = tuple(call for call in turn.tool_calls if call.name in names)
@@ -379,12 +374,7 @@ class ServerToolClient:
     async def _next_turn(
         self, next_request: Request, listener: CallListener, so_far: _TurnsSoFar
     ) -> Reply:
-        """Call the model once.
-
-        Raises:
-            ClientError: the call failed; the error includes the cost of earlier turns.
-            LimitReachedError: the listener forbade another attempt.
-        """
+        """Call the model once; a ClientError includes the cost of earlier turns."""
         try:
             return await self._client.complete(next_request, _TurnListener(listener, self._granted))
         except ClientError as error:

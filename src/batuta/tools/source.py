@@ -38,7 +38,7 @@ class ToolLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """The caller's rules and position for one tool call."""
+    """The caller's rules for one tool call, and the number of its first result."""
 
     domains: DomainRules = ANY_DOMAIN
     """The caller's rules, in addition to the operator's."""
@@ -80,10 +80,10 @@ class ToolOutput:
 class ToolSource(Protocol):
     """A tool that can be called.
 
-    Laws, of a call by `call_tool`: arguments that do not fit the schema are refused before anything
-    is called or paid for; the call ends within its limits, with an output or a `ToolError` and no
-    other exception; its texts are within the limit; an output costs the price, or one call of
-    unknown price; a source of kind `OBSERVE` may be called twice with the same arguments.
+    `call_tool` refuses arguments that do not fit the schema before anything is called or paid for,
+    ends the call within its limits, and charges the price, or one call of unknown price. A source
+    raises only `ToolError`; one of kind `OBSERVE` may be called twice with the same arguments.
+
     The docstring of `batuta.tools` lists where a new source is registered.
     """
 

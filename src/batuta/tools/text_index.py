@@ -85,8 +85,9 @@ class PassageVectors:
         return rows[np.lexsort((rows, -scores))][:most].tolist()
 
 
-PASSAGE = 1200
-"""Approximate characters of a passage; a longer line is a passage, split at twice this length."""
+PASSAGE_CHARACTERS = 1200
+"""Approximate characters of a passage; a longer line is its own passage, or several if it has more
+than twice this length."""
 MAX_WORDS = 32
 """Maximum number of words of a query that are searched."""
 _PAGE = re.compile(r"\[page (\d{1,6})\]")
@@ -118,13 +119,13 @@ class Passage:
     file: str
     """The text's id."""
     place: str
-    """The passage's location in the text: `page 3` or `lines 10-24`."""
+    """The passage's location in the text: `page 3`, `lines 10-24` or `line 7`."""
     text: str
 
 
 @final
 class TextIndex:
-    """Searchable texts by id. Methods may be called from any thread, and block each other."""
+    """Searchable texts by id. Methods may be called from any thread, and may block each other."""
 
     def __init__(self, encoder: SentenceEncoder | None = None) -> None:
         """Create an empty index.
@@ -138,6 +139,7 @@ class TextIndex:
         self._database = sqlite3.connect(":memory:", check_same_thread=False)
         self._database.execute(_CREATE)
         self._sizes: dict[str, int] = {}
+        """The characters of each text."""
         self._rows: dict[str, range] = {}
         """The row numbers of each text's passages."""
         self._next_row = 1
@@ -283,7 +285,7 @@ def split_passages(text: str) -> Iterator[tuple[str, str]]:
     number = 0
     for number, line in enumerate(text.split("\n"), 1):
         head = _PAGE.fullmatch(line)
-        if head is not None or size + len(line) > PASSAGE:
+        if head is not None or size + len(line) > PASSAGE_CHARACTERS:
             yield from _split_passage(kept, page, first, number - 1)
             kept, first, size = [], number, 0
         if head is not None:
@@ -297,5 +299,5 @@ def split_passages(text: str) -> Iterator[tuple[str, str]]:
 def _split_passage(lines: list[str], page: str, first: int, last: int) -> Iterator[tuple[str, str]]:
     text = "\n".join(lines).strip()
     place = f"page {page}" if page else f"lines {first}-{last}" if last > first else f"line {first}"
-    for at in range(0, len(text), PASSAGE * 2):
-        yield place, text[at : at + PASSAGE * 2]
+    for at in range(0, len(text), PASSAGE_CHARACTERS * 2):
+        yield place, text[at : at + PASSAGE_CHARACTERS * 2]

@@ -71,7 +71,7 @@ class ToolWorker:
     """A Client that calls a tool source; an error is its reply, for a model to read.
 
     After errors alone no other worker takes the step: a language model would invent results. If
-    the step is the last, the best worker is then asked the whole question.
+    the step is the last, another worker may be asked the whole question.
     """
 
     def __init__(self, source: ToolSource, read_arguments: ReadArguments, no_input: str) -> None:
@@ -92,8 +92,8 @@ class ToolWorker:
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """Reply with the outputs and errors of the tool's calls; at least one call is counted.
 
-        The text is streamed as one delta. Errors alone are not streamed, as they may not be the
-        answer even of the last step; the reply then ends as `Finish.NO_OUTPUT`.
+        The text is streamed as one delta. A reply of errors alone has `Finish.NO_OUTPUT` and is not
+        streamed, as another worker may give the answer instead.
         """
         calls = self._read_arguments(read_step(request.messages))
         texts, cost, finish = list[str](), ZERO_COST, Finish.NO_OUTPUT

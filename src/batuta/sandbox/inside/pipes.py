@@ -15,7 +15,7 @@ CHUNK = 65536
 
 
 def set_oom_score(score: int) -> None:
-    """Set how soon the kernel kills this process when memory runs out: the higher, the sooner."""
+    """Set how soon the kernel kills this process if memory runs out: -1000 is never, 1000 first."""
     with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write(str(score))
 
@@ -27,7 +27,7 @@ def close_descriptors(*descriptors: int) -> None:
 
 
 class RunningTest:
-    """A test that a child runs: its standard input, and pipes for stdout, stderr and its report."""
+    """A test's order, its standard input, and pipes for stdout, stderr and its report."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.order = order
@@ -44,7 +44,7 @@ class RunningTest:
         self.received = {reader: bytearray() for reader in self.readers}
 
     def read_available(self, reader: int) -> bool:
-        """Read what is available; return False if nothing was."""
+        """Read up to `CHUNK` bytes; return False if none is available or the stream has ended."""
         try:
             data = os.read(reader, CHUNK)
         except BlockingIOError:

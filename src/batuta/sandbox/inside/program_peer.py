@@ -1,4 +1,4 @@
-"""The program's end of the pipes: it serves the tests, in the process of the program itself."""
+"""The program's end of the pipes to its tests, in the process of the program itself."""
 
 # Values have any type, which is known only at run time.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
@@ -38,17 +38,17 @@ class ProgramPeer(Peer):
     def load(self) -> None:
         """Run the preamble and the program, once the tests report that they are ready.
 
-        Exceptions of the program reach the caller, and `PeerDisconnected` if the tests have ended.
+        Exceptions of both reach the caller, and `PeerDisconnected` if the tests have ended.
         """
         entry = self.receive()["entry"]
         self.execute(self.order["preamble"], "preamble.py", self.namespace)
-        self.namespace.pop(entry, None)  # the preamble only sketches it; the program must define it
+        self.namespace.pop(entry, None)  # the preamble declares it; the program must define it
         self.shared.names = defined_classes(self.namespace, MODULE)
         self.execute(self.order["source"], "program.py", self.namespace)
         self.send({"end": "ready"})
 
     def serve(self) -> None:
-        """Answer requests; raise `PeerDisconnected` once the tests have ended."""
+        """Answer requests; raise `PeerDisconnected` once the tests have ended, or `MemoryError`."""
         while True:
             self.answer(self.receive())
 
@@ -72,7 +72,7 @@ class ProgramPeer(Peer):
         return found
 
     def exception_class(self, names: list[str]) -> type[BaseException]:
-        """Return the first named exception class that is loaded here, else `Exception`."""
+        """Return the first class in `names` that is an exception loaded here, else `Exception`."""
         for one in names:
             module, _, name = one.partition(":")
             found = getattr(sys.modules.get(module), name, None)
@@ -98,7 +98,7 @@ class TestsProxy:
         self.__dict__["batuta_peer"] = peer, number
 
     def batuta_number(self) -> int:
-        """Return the number of the tests' handle."""
+        """Return the index of the value in the tests' handles."""
         return self.__dict__["batuta_peer"][1]
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:

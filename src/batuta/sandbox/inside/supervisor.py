@@ -1,4 +1,4 @@
-"""The supervisor, in a process inside the sandbox: forks a child per test, watches it, cleans up.
+"""The supervisor, in a process inside the sandbox: runs tests in child processes and watches them.
 
 `batuta.sandbox.process` starts it, sends orders to its standard input and reads replies from its
 standard output. When the input ends, the supervisor and its children end.
@@ -71,13 +71,17 @@ class Supervisor:
     def __init__(self, order: dict[str, Any]) -> None:
         self.backend: str = order["tier"]
         self.limits: dict[str, Any] = order["limits"]
+        """The fields of `SandboxLimits`."""
         self.scratch: list[str] = order["scratch"]
+        """The folders for the files of a test."""
         self.filter = bytes.fromhex(order["filter"])
+        """The seccomp filter of the children; empty if none."""
         self.count = bytes.fromhex(order["count"])
-        """The filter by which the kernel asks this process before it starts a process.
+        """The filter that reports new processes and threads to this process before they start.
 
         Empty if the kernel itself limits the number of processes."""
         self.listeners: list[int] = []
+        """Descriptors of the listeners of that filter."""
         self.ruleset = -1
         """The Landlock ruleset for the children; -1 if none."""
         self.test_pid = 0
@@ -100,6 +104,7 @@ class Supervisor:
                 __import__(name)
         alone = order["uid"] is not None or self.backend == "bubblewrap"
         self.threads = threads_of_user() + (0 if alone else OTHER_USER_THREADS)
+        """Number of threads that the user may have besides those of a test."""
         gc.freeze()  # otherwise the first collection in a child would copy every page
 
     def drop_privileges(self, uid: int | None) -> None:
@@ -121,7 +126,7 @@ class Supervisor:
             prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
     def apply_landlock(self, readable: list[int], devices: list[int]) -> None:
-        """Confine signals to this process and its children; prepare the children's ruleset.
+        """Confine signals and abstract sockets to this process tree; make the children's ruleset.
 
         Without a process namespace, only this limits `kill(-1)`, of the supervisor and of a test.
         """
@@ -131,9 +136,9 @@ class Supervisor:
         self.ruleset = new_ruleset_of_paths(readable, devices, self.scratch)
 
     def check_isolation(self) -> None:
-        """Exit if the tier's isolation is missing or the scratch is not empty.
+        """Exit if the tier does not isolate processes as it must, or the scratch is not empty.
 
-        `kill(-1)` and `empty_folder` would then reach the machine. The tier `none` is not isolated.
+        `kill(-1)` or `empty_folder` would then reach the machine. The tier `none` is not isolated.
         """
         if self.backend == "bubblewrap" and os.getpid() != 1:
             sys.exit("there is no process namespace")
@@ -152,7 +157,7 @@ class Supervisor:
             write_all(1, pack_message(self.run_test(receive_order())))
 
     def run_test(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Run one test, remove what it left, and return the reply."""
+        """Run one test, end its processes, empty the scratch if possible, and return the reply."""
         test = RunningTest(order)
         began = time.monotonic()
         if order["kind"] == "check":
@@ -179,7 +184,7 @@ class Supervisor:
 
     def start_process(self, test: RunningTest, main: Callable[[], int]) -> int:
         """Start an untrusted process and return its process id."""
-        if self.ruleset >= 0:  # lets the supervisor see its open files from the start
+        if self.ruleset >= 0:  # lets the supervisor see the child's open files from the start
             prctl(PR_SET_DUMPABLE, 1)
         number_reader, number_writer, copied_reader, copied_writer = (*os.pipe(), *os.pipe())
         process = os.fork()
@@ -194,7 +199,7 @@ class Supervisor:
         return process
 
     def start_separate_tests(self, test: RunningTest) -> None:
-        """Start a process for the program, and one for its tests that it cannot look into.
+        """Start a process for the program, and one for its tests that the program cannot look into.
 
         The text of the tests follows their order, and only the tests' process reads it: the program
         is a fork of the supervisor and could find the text in a copy of its memory.
@@ -224,9 +229,10 @@ class Supervisor:
         close_descriptors(ready_reader)
 
     def watch(self, test: RunningTest, deadline: float) -> str:
-        """Wait until the test's process ends; return the limit that it exceeded, empty if none.
+        """Wait until the test's process ends or a limit is exceeded; return that limit or "".
 
-        Do not wait until its pipes close: processes that it left behind may hold them open.
+        Exit if standard input ends. Do not wait until the test's pipes close: processes that it
+        left behind may hold them open.
         """
         process = os.pidfd_open(self.test_pid)
         poll = select.poll()
@@ -257,9 +263,10 @@ class Supervisor:
         return descriptor in test.received and not test.read_available(descriptor)
 
     def has_room(self) -> bool:
-        """Return True if one more process or thread may start; the first beyond the limit also may.
+        """Return True if another process or thread may start.
 
-        Then `exceeded_limit` ends the test.
+        The first beyond the limit may start too, so that `exceeded_limit` sees it and ends the
+        test.
         """
         threads = sum(len(thread_folders(process)) for process in descendant_processes(os.getpid()))
         return threads <= self.limits["processes"] + (self.program_pid > 0)
@@ -270,7 +277,7 @@ class Supervisor:
         return "output" if most > self.limits["output"] else ""
 
     def exceeded_limit(self) -> str:
-        """Return the limit that the test exceeds at this moment, or an empty string."""
+        """Return which limit (processes, memory or files) the test exceeds now, or ""."""
         processes = descendant_processes(os.getpid())
         threads, memory = threads_and_memory(processes)
         if threads > self.limits["processes"] + (self.program_pid > 0):
@@ -282,14 +289,17 @@ class Supervisor:
         return "files" if self.is_full(processes) else ""
 
     def is_full(self, processes: Iterable[int] = ()) -> bool:
-        """Return True if the scratch is full, with deleted files that these processes keep open."""
+        """Return True if the scratch is full, counting deleted files that `processes` hold open."""
         total = sum(map(stored_bytes, self.scratch))
         if self.ruleset >= 0:  # elsewhere deleted open files count in the scratch itself
             total += deleted_open_bytes(processes, self.scratch[0])
         return total >= self.limits["files"]
 
     def end_all(self) -> int | None:
-        """Kill and reap all other processes; return the exit status of the test's, if any."""
+        """Kill and reap all processes of the sandbox but this one; return the test's exit status.
+
+        The status is the program's if it did not answer separate tests, and None if unknown.
+        """
         ends: dict[int, int] = {}
         while True:
             self.kill()
@@ -321,14 +331,14 @@ class Supervisor:
     # -- the child ----------------------------------------------------------------------------
 
     def run_in_child(
-        self, test: RunningTest, main: Callable[[], int], watched: tuple[int, int] | None = None
+        self, test: RunningTest, main: Callable[[], int], counter: tuple[int, int] | None = None
     ) -> NoReturn:
         """Confine this forked child, run `main` and exit with the status that it returns.
 
-        `watched` has the pipes by which the supervisor counts an untrusted child's processes.
-        Without it, the child is trusted, and other children cannot read its memory in `/proc`.
+        `counter` has the pipe ends that `install_process_counter` takes. Without it, the child is
+        trusted, and other children cannot read its memory in `/proc`.
         """
-        status, trusted = 1, watched is None
+        status, trusted = 1, counter is None
         try:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if not trusted:
@@ -341,7 +351,7 @@ class Supervisor:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             # A signal must not raise in trusted tests: it could pass for an expected exception.
             signal.signal(signal.SIGINT, signal.SIG_DFL if trusted else signal.default_int_handler)
-            self.confine_process(watched)
+            self.confine_process(counter)
             sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115 - stays open
             sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115
             status = main()
@@ -351,7 +361,10 @@ class Supervisor:
             os._exit(status)
 
     def install_process_counter(self, number_writer: int, copied_reader: int) -> None:
-        """Make the kernel ask the supervisor about new processes; close the listener here."""
+        """Make the kernel ask the supervisor about new processes; close the listener here.
+
+        Write the listener's number to `number_writer`, and wait until `copied_reader` ends.
+        """
         if self.count:
             listener = install_listener(self.count)
             write_all(number_writer, str(listener).encode())
@@ -361,8 +374,8 @@ class Supervisor:
         else:
             close_descriptors(number_writer, copied_reader)
 
-    def confine_process(self, watched: tuple[int, int] | None) -> None:
-        """Apply the limits, the Landlock ruleset and the filters, permanently."""
+    def confine_process(self, counter: tuple[int, int] | None) -> None:
+        """Apply the limits, the Landlock ruleset and the filters to this process."""
         for kind, most in (
             (resource.RLIMIT_AS, ADDRESS_SPACE_FACTOR * self.limits["memory"]),
             (resource.RLIMIT_NPROC, self.threads + self.limits["processes"] + 1),
@@ -377,8 +390,8 @@ class Supervisor:
         if self.ruleset >= 0:
             restrict_self(self.ruleset)
             os.close(self.ruleset)  # with it, a program could widen the next test's rights
-        if watched is not None:
-            self.install_process_counter(*watched)
+        if counter is not None:
+            self.install_process_counter(*counter)
         if self.filter:
             install_filter(self.filter)
 

@@ -25,7 +25,7 @@ EXITED, RAISED, OUT_OF_MEMORY = (
 
 
 def run_and_report(run: Callable[[], dict[str, Any]], result: int) -> int:
-    """Run the test, write to `result` how it ended, and return the exit status."""
+    """Run the test, write to the descriptor `result` how it ended, and return the exit status."""
     process = os.getpid()
     status, report = 1, OUT_OF_MEMORY
     try:
@@ -52,10 +52,10 @@ def lift_digit_limit() -> None:
 
 
 def plain_value(value: Any) -> Any:
-    """Return a numpy number or array as a plain value that JSON can represent.
+    """Return the plain value of an object with `tolist`, such as a numpy number or array.
 
     Raises:
-        TypeError: the value is neither.
+        TypeError: the object has no `tolist`.
     """
     if hasattr(value, "tolist"):
         return value.tolist()
@@ -79,7 +79,7 @@ def run_program(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def serve_program(order: dict[str, Any], pipes: tuple[int, int, int]) -> int:
-    """Run the program and serve the calls of its tests in another process; return the status."""
+    """Run the program and serve its tests, which run in another process; return the exit status."""
     lift_digit_limit()
     program = ProgramPeer(pipes, order, execute_source)
     status = 1
@@ -116,7 +116,7 @@ def execute_source(source: str, name: str, namespace: dict[str, Any]) -> None:
 
 
 def exit_status(code: Any) -> int:
-    """Return the exit status for an argument of `sys.exit`, as the interpreter does."""
+    """Return the exit status for an argument of `sys.exit`; print it unless None or an integer."""
     if code is None or isinstance(code, int):
         return (code or 0) & 255
     print(code, file=sys.stderr)  # noqa: T201 - as the interpreter
@@ -124,7 +124,7 @@ def exit_status(code: Any) -> int:
 
 
 def program_traceback(error: BaseException) -> Any:
-    """Return the traceback without the frames of this package."""
+    """Return the traceback without the frames of this package at its start."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(PACKAGE_FOLDER):
         trace = trace.tb_next

@@ -1,4 +1,4 @@
-"""The tests' end of the pipes: names of the program give plain values, or proxies of its objects.
+"""The tests' end of the pipes: a name of the program gives a plain value or a proxy of its object.
 
 The tests' comparisons run here. A proxy never equals a plain value, whatever the program claims,
 and order comparisons and arithmetic between the two raise. The program compares two proxies.
@@ -29,6 +29,7 @@ TEST_FRAMEWORKS = frozenset({"unittest", "pytest", "_pytest", "inside", "doctest
 NO_ANSWER_STATUS = 86
 """The exit status of the tests if the program does not answer."""
 CALLABLE_TYPES = ("function", "method", "builtin_function_or_method", "partial")
+"""Names of types whose objects in the tests' process a program may call."""
 
 
 class TestsPeer(Peer):
@@ -42,6 +43,7 @@ class TestsPeer(Peer):
         self.instance = self.shared.instance
         self.set_fields = self.shared.set_fields
         self.known_exceptions: dict[str, type[BaseException]] = {}
+        """Classes that were made here for exceptions of the program, by `module:name`."""
 
     def start(self, entry: str) -> str:
         """Start the program, once it can no longer change what is imported here.
@@ -56,10 +58,10 @@ class TestsPeer(Peer):
         return "" if reason == "ready" else reason if reason in {"raised", "memory"} else "exited"
 
     def request(self, *parts: Any) -> Any:
-        """Return the program's answer; exit if there is none, as a test may expect an exception."""
+        """Return the program's answer, or raise its exception; exit if there is no answer."""
         try:
             return super().request(*parts)
-        except PeerDisconnected as error:
+        except PeerDisconnected as error:  # raised again, it could pass for an expected exception
             sys.stderr.write(f"the program does not answer: {error}\n")
             os._exit(NO_ANSWER_STATUS)
 
@@ -90,7 +92,7 @@ class TestsPeer(Peer):
         return ProgramProxy(self, int(node[1]), [str(name) for name in node[2]])
 
     def named(self, value: Any) -> Any:
-        """Return a reference by name to a library's function or class; the program uses its own."""
+        """Return a reference by name to a library's function or class; None for other values."""
         module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
         if not callable(value) or not isinstance(module, str) or module == MODULE:
             return None
@@ -104,13 +106,12 @@ class TestsPeer(Peer):
         raise ValueError(f"{module}.{name} cannot be named by the program")
 
     def exception_class(self, names: list[str]) -> type[BaseException]:
-        """Return the exception class that `names` begins with.
+        """Return the exception class whose name is first in `names`; those of its bases follow.
 
-        If it is not loaded here, as a class of the program's own, return a new subclass of the
-        nearest of its bases that is loaded.
+        If `known_exception` does not find it, return a subclass of the first base that is found.
 
         Raises:
-            ValueError: none of the names is that of an exception class.
+            ValueError: no name is that of an exception class loaded here.
         """
         first = str(names[0])
         if first in self.known_exceptions:
@@ -126,7 +127,10 @@ class TestsPeer(Peer):
 
 
 def known_exception(name: str) -> type[BaseException] | None:
-    """Return an exception class that is loaded here; None for others and for a test framework's."""
+    """Return the exception class `module:name` if it is loaded here.
+
+    Return None for other names, and for classes of a test framework or of the program.
+    """
     module, _, name = name.partition(":")
     if module.partition(".")[0] in TEST_FRAMEWORKS or module == MODULE:
         return None
@@ -157,7 +161,7 @@ class ProgramProxy:
         object.__setattr__(self, "_batuta", (peer, number, names))
 
     def batuta_number(self) -> int:
-        """Return the number of the program's handle."""
+        """Return the index of the value in the program's handles."""
         return self._batuta[1]
 
     def _ask(self, operation: str, *parts: Any) -> Any:
@@ -171,7 +175,7 @@ class ProgramProxy:
 
     @property
     def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] - nobody sets it
-        """The class that the program reports if a library loaded here has it, else the proxy's."""
+        """The first reported class that `types` or a library loaded here has, else the proxy's."""
         for name in self._batuta[2]:
             module, _, qualified = name.partition(":")
             found = getattr(sys.modules.get(module), qualified, None)
@@ -271,10 +275,11 @@ for _name in ("add", "sub", "mul", "truediv", "matmul", "and_", "or_"):
 
 
 class TestNamespace(dict):  # pyright: ignore[reportMissingTypeArgument] - no `Any` at run time
-    """The tests' globals, and the program's for `entry` and for names that are not defined here."""
+    """The tests' globals; other names are builtins, standard modules or the program's globals."""
 
     peer: TestsPeer | None = None
     entry = ""
+    """A name that is looked up in the program even if a builtin or module has it."""
 
     def __missing__(self, name: str) -> Any:
         if self.peer is None or name.startswith("__"):
@@ -297,7 +302,7 @@ class TestNamespace(dict):  # pyright: ignore[reportMissingTypeArgument] - no `A
 
 
 def preload_imports(code: str) -> None:
-    """Import the tests' modules before the program can put a file on the import path."""
+    """Import what `code` imports at top level, before the program can change the import path."""
     if "import" not in code:
         return
     ast = __import__("ast")
@@ -316,7 +321,7 @@ SHARED_RESETS = {
     "numpy.random": ("seed",),
     "matplotlib.pyplot": ("close", "clf", "cla"),
 }
-"""Functions that reset a module; they must also run in the program's process."""
+"""Functions that reset a module, by module; they must also run in the program's process."""
 
 
 def share_resets(peer: TestsPeer) -> None:

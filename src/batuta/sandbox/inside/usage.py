@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MIN_ENTRY_BYTES = 16384
-"""Minimum bytes that a file or folder counts, because removing one takes time too."""
+"""Minimum bytes that a file or folder counts as, because removing one takes time too."""
 UNBOUNDED = 1 << 62
-"""The size of what cannot be measured."""
+"""The size of anything that cannot be measured."""
 
 
 def thread_folders(process: int) -> list[str]:
@@ -59,7 +59,7 @@ def resident_pages(task: str) -> int:
 
 
 def stored_bytes(folder: str) -> int:
-    """Return the bytes in a folder, at least `MIN_ENTRY_BYTES` per entry.
+    """Return the bytes on disk of all that is below a folder, at least `MIN_ENTRY_BYTES` each.
 
     The result is at least `UNBOUNDED` if something cannot be measured: a path too long to open, an
     unreadable folder.
@@ -92,7 +92,10 @@ def deleted_open_bytes(processes: Iterable[int], folder: str) -> int:
 
 
 def deleted_open_files(task: str, folder: str) -> dict[tuple[int, int], int]:
-    """Return the bytes of the folder's deleted files that a task keeps open, by inode."""
+    """Return the bytes of the folder's deleted files that a task keeps open, by device and inode.
+
+    The result is `UNBOUNDED`, under a key of zeros, if they cannot be measured.
+    """
     sizes: dict[tuple[int, int], int] = {}
     try:
         for descriptor in os.listdir(f"{task}/fd"):

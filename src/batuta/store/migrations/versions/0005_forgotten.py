@@ -1,4 +1,4 @@
-"""Table of tombstones (deleted runs and tenants), and columns to find idempotent responses."""
+"""Table of tombstones of deleted rows, and a column and indexes by which deletion finds rows."""
 
 import sqlalchemy as sa
 from alembic import op

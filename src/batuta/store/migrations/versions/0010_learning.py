@@ -1,4 +1,4 @@
-"""Tables of workers' drift, and of the scores of exploring runs."""
+"""Tables of workers' drift, of the scores of explored arms, and of runs with a counted score."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""The audit trail: a hash chain of administrators' actions."""
+"""The audit trail: a hash chain of records of actions."""
 
 import sqlalchemy as sa
 from alembic import op

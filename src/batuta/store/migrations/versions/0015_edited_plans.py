@@ -1,4 +1,4 @@
-"""Columns for edits of plans that wait for a person's approval."""
+"""Column for a proposed edit of a plan that waits for a person's approval."""
 
 import sqlalchemy as sa
 from alembic import op

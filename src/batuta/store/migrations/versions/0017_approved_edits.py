@@ -1,4 +1,4 @@
-"""Column for the steps of approved edits, so that they survive a restart of the server."""
+"""Columns for the steps of accepted edits, so that they survive a restart of the server."""
 
 import sqlalchemy as sa
 from alembic import op

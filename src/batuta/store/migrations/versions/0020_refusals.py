@@ -1,4 +1,4 @@
-"""Counts per hour of requests that were refused by a key's rates or budgets."""
+"""Counts per hour of requests that were refused by the rates or budgets of a key or tenant."""
 
 import sqlalchemy as sa
 from alembic import op
