@@ -383,7 +383,7 @@ class HubSettings(_Section):
     """The hub repository to which the trained policy is uploaded."""
 
     repo: str = ""
-    """OWNER/NAME of a model on the Hugging Face hub, with a token in HF_TOKEN; empty: no upload."""
+    """OWNER/NAME of a model on the Hugging Face hub, which needs a token; empty: no upload."""
     private: bool = True
     """Makes a newly created model private."""
 

@@ -36,7 +36,7 @@ class MeasuredShare:
     """The observed accuracy; None if nothing was scored."""
     low: float | None
     high: float | None
-    """The bounds of the 95% interval of the accuracy, by Wilson's method."""
+    """The bounds of the 95% interval of the accuracy (Wilson); None if nothing was scored."""
     shrunk: float | None
     """The accuracy, shrunk towards the worker's mean over all groups; None if the worker has no
     score in any group."""
