@@ -95,7 +95,7 @@ class TrainingEvaluation(Supervision):
         self._folder = folder
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Evaluate the policy before the first step, or a checkpoint whose due evaluation is missing."""
+        """Evaluate the policy at the start, or at a checkpoint whose due evaluation is missing."""
         step = int(state.global_step)
         evaluated = {int(line["step"]) for line in read_jsonl(self._folder.path / EVALUATION_FILE)}
         if step not in evaluated and self._is_due(step, state) and self._is_best(step, state):
