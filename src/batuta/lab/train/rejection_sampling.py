@@ -87,6 +87,7 @@ def run_rejection_sampling(settings: TrainSettings, on_progress: RejectionListen
 
     Raises:
         ConfigError: the settings cannot be carried out.
+        SandboxError: programs cannot be isolated here, which a grader needs.
         SourceError: a file of questions cannot be used.
         StoreError: the policy or the journal cannot be written.
         BudgetSpentError: `pool.max_usd` does not suffice.
