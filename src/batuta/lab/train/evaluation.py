@@ -181,7 +181,7 @@ def load_best(trainer: Any) -> None:
 
 
 def describe_evaluation(folder: Path, metric: str) -> str | None:
-    """Return a sentence about the policy best by `metric`; None if no trained one has a figure."""
+    """Return a sentence on the best policy by `metric`; None if no trained policy has a value."""
     lines = [line for line in read_jsonl(folder / EVALUATION_FILE) if line[metric] is not None]
     later = [line for line in lines if line["step"]]
     if not later:

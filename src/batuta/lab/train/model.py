@@ -92,7 +92,7 @@ def make_tokenizer(texts: Iterable[str], size: int = 1024) -> PreTrainedTokenize
 
 
 LOGPROB_TOLERANCE = 1e-2
-"""Maximum difference in nats between a token's log-probability here and in transformers."""
+"""Maximum difference, in nats a token, between `completion_logprobs` and transformers."""
 _GENERIC_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
 """Names, in this and older versions of transformers, of tokenizers that tokenizer.json defines."""
 

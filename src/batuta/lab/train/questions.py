@@ -20,7 +20,7 @@ from batuta.lab.train.settings import CurriculumStage, TrainSettings
 RUNS_SOURCE = "runs"
 """Source of the scored runs of the default store; `runs:PATH` names another store."""
 _HELD_OUT_SEED = 5_000_011
-"""Added to the seed of held-out questions; that of a curriculum stage adds its first step."""
+"""Offset of the seed for held-out questions; the offset of a curriculum stage is its first step."""
 _SPARE = 4
 """Questions drawn for each held-out question, as some are drawn twice."""
 _DRAW_FACTORS = (1, 2, 4, 8, 16)

@@ -175,8 +175,8 @@ async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[l
     if not chosen:
         raise ConfigError(
             "what is left of the budget does not suffice to ask every worker one question of every "
-            f"group: that takes {len(by_group) * len(singles)} calls, beside those of earlier "
-            "starts, of which failed ones count too"
+            f"group: raise it; that takes {len(by_group) * len(singles)} calls, beside those of "
+            "earlier starts, of which failed ones count too"
         )
     context.report(TuneStage.CALIBRATE, f"{len(chosen)} questions to {len(singles)} workers")
     return [context.parts.search[index] for index in chosen], group_n[chosen]

@@ -258,7 +258,7 @@ def _per_run(value: Any, name: str, runs: int) -> tuple[float, ...]:
 def _read_amount(value: Any, name: str) -> float:
     amount = float(value)
     if not (isfinite(amount) and amount >= 0):
-        raise ValueError(f"{name} of {value} is not an amount")
+        raise ValueError(f"{name} of {value} is not an amount; write a number of at least 0")
     return amount
 
 
