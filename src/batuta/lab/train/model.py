@@ -236,8 +236,8 @@ def load_trainable(start: str, settings: TrainSettings) -> tuple[Any, Any]:
     everything is.
 
     Raises:
-        ConfigError: the policy does not exist, is damaged, does not fit in memory, or has an
-            architecture that these stages do not support.
+        ConfigError: the policy does not exist, is damaged, does not fit in memory, has an
+            architecture that these stages do not support, or has no layer of `lora.targets`.
     """
     model, tokenizer = load_policy(start, settings.policy.revision)
     check_shared_prompts(model, start)

@@ -88,7 +88,7 @@ def run_rejection_sampling(settings: TrainSettings, on_progress: RejectionListen
     Raises:
         ConfigError: the settings cannot be carried out.
         SandboxError: programs cannot be isolated here, which a grader needs.
-        SourceError: a file of questions cannot be used.
+        SourceError: the questions cannot be used.
         StoreError: the policy or the journal cannot be written.
         BudgetSpentError: `pool.max_usd` does not suffice.
         WorkerLostError: no workflow of a round was rewarded, as workers do not answer.
@@ -227,9 +227,11 @@ def _sample_drafts(
     return prompts, drafts
 
 
-def _group_prompt(context: RejectionContext, one: DraftGroup) -> str:
+def _group_prompt(context: RejectionContext, draft_group: DraftGroup) -> str:
     rendering = context.settings.prompt.rendering()
-    return render_chat_prompt(context.tokenizer, one.episode.request(rendering, one.rounds))
+    return render_chat_prompt(
+        context.tokenizer, draft_group.episode.request(rendering, draft_group.rounds)
+    )
 
 
 def _write_drafts(
@@ -272,16 +274,16 @@ def _write_drafts(
 
 
 def replace_missing_workers(
-    text: str, one: DraftGroup, everyone: Pool, rng: Random, *, compact: bool = True
+    text: str, draft_group: DraftGroup, everyone: Pool, rng: Random, *, compact: bool = True
 ) -> str:
     """Return the draft with a random listed worker in place of each worker that is not listed.
 
     All steps of one missing worker get the same replacement. A draft that is not a workflow over
     `everyone` is returned unchanged.
     """
-    listed = one.episode.pool
+    listed = draft_group.episode.pool
     try:
-        flow = parse_workflow(text, everyone, revise=one.root is not None)
+        flow = parse_workflow(text, everyone, revise=draft_group.root is not None)
     except WorkflowError:
         return text
     if not isinstance(flow, Workflow) or all(step.worker in listed for step in flow.steps):
@@ -291,18 +293,20 @@ def replace_missing_workers(
     return render_workflow(Workflow(steps), listed, names=compact)
 
 
-def random_drafts(context: RejectionContext, one: DraftGroup) -> list[PolicyDraft]:
+def random_drafts(context: RejectionContext, draft_group: DraftGroup) -> list[PolicyDraft]:
     """Return a group of random drafts, like those of the policy after the SFT warm-up."""
-    settings, pool = context.settings, one.episode.pool
-    rng = Random(f"rejection {settings.seed} {one.episode.number} {one.episode.task.id}")
-    revises = one.root is not None
+    settings, pool = context.settings, draft_group.episode.pool
+    rng = Random(
+        f"rejection {settings.seed} {draft_group.episode.number} {draft_group.episode.task.id}"
+    )
+    revises = draft_group.root is not None
     free, compact = settings.warmup.vocabulary == "free", settings.prompt.compact
     flows = (
         random_workflow(rng, pool, revise=revises, free=free)
         for _ in range(settings.rejection.group)
     )
     return [
-        PolicyDraft(text=render_workflow(flow, pool, names=compact), root=one.root)
+        PolicyDraft(text=render_workflow(flow, pool, names=compact), root=draft_group.root)
         for flow in flows
     ]
 
