@@ -227,11 +227,9 @@ def _sample_drafts(
     return prompts, drafts
 
 
-def _group_prompt(context: RejectionContext, draft_group: DraftGroup) -> str:
+def _group_prompt(context: RejectionContext, one: DraftGroup) -> str:
     rendering = context.settings.prompt.rendering()
-    return render_chat_prompt(
-        context.tokenizer, draft_group.episode.request(rendering, draft_group.rounds)
-    )
+    return render_chat_prompt(context.tokenizer, one.episode.request(rendering, one.rounds))
 
 
 def _write_drafts(
@@ -295,18 +293,16 @@ def replace_missing_workers(
 
 def random_drafts(context: RejectionContext, draft_group: DraftGroup) -> list[PolicyDraft]:
     """Return a group of random drafts, like those of the policy after the SFT warm-up."""
-    settings, pool = context.settings, draft_group.episode.pool
-    rng = Random(
-        f"rejection {settings.seed} {draft_group.episode.number} {draft_group.episode.task.id}"
-    )
+    settings, episode = context.settings, draft_group.episode
+    rng = Random(f"rejection {settings.seed} {episode.number} {episode.task.id}")
     revises = draft_group.root is not None
     free, compact = settings.warmup.vocabulary == "free", settings.prompt.compact
     flows = (
-        random_workflow(rng, pool, revise=revises, free=free)
+        random_workflow(rng, episode.pool, revise=revises, free=free)
         for _ in range(settings.rejection.group)
     )
     return [
-        PolicyDraft(text=render_workflow(flow, pool, names=compact), root=draft_group.root)
+        PolicyDraft(text=render_workflow(flow, episode.pool, names=compact), root=draft_group.root)
         for flow in flows
     ]
 
