@@ -66,7 +66,7 @@ class WorkerOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeLine:
-    """A question, and the runs of each worker on it."""
+    """A question, and the runs of each worker on it; texts that the line lacks are empty."""
 
     question: str
     """The question's text; empty until it is read from the data folder."""
