@@ -262,7 +262,7 @@ async def correct_by_calls(
 ) -> tuple[CostEstimate, list[str]]:
     """Correct an estimate by random workflows on the training's questions, of `calls` steps in all.
 
-    The calls go into the training's journal and count against its budget.
+    The calls go into the training's journal and count against its budget, if it has these.
 
     Returns:
         The corrected estimate, or `assumed` itself if no workflow succeeded; and one sentence for

@@ -66,9 +66,10 @@ def train_conductor(
 
     Raises:
         ConfigError: the settings cannot be carried out.
+        SandboxError: programs cannot be isolated here, which a grader needs.
         SourceError: a benchmark or a file cannot be used, or the hub did not take the policy.
         StoreError: the run folder cannot be written.
-        BudgetSpentError: `pool.max_usd` does not suffice; the policy so far is kept.
+        BudgetSpentError: `pool.max_usd` does not suffice; the policy is kept if a step has ended.
         TrainingStoppedError: a stop was requested; the policy so far is kept.
         WorkerLostError: several steps had no reward, as workers do not answer.
     """

@@ -260,7 +260,7 @@ def run_distillation(
     Raises:
         ConfigError: the settings cannot be carried out, the source cannot be used, or a
             workflow is longer than the policy may write.
-        SourceError: a file cannot be read.
+        SourceError: a file, or the held-out questions, cannot be read.
         StoreError: the policy, a checkpoint or the log cannot be written.
     """
     start = require_policy_start(settings, "distilled")

@@ -95,7 +95,7 @@ class TrainingEvaluation(Supervision):
         self._folder = folder
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Evaluate the policy before the first step, or a checkpoint not evaluated before."""
+        """Evaluate the policy at the start, or at a checkpoint whose due evaluation is missing."""
         step = int(state.global_step)
         evaluated = {int(line["step"]) for line in read_jsonl(self._folder.path / EVALUATION_FILE)}
         if step not in evaluated and self._is_due(step, state) and self._is_best(step, state):
@@ -181,7 +181,7 @@ def load_best(trainer: Any) -> None:
 
 
 def describe_evaluation(folder: Path, metric: str) -> str | None:
-    """Return a sentence about the best policy by `metric`; None if no step was evaluated."""
+    """Return a sentence on the best policy by `metric`; None if no trained policy has a value."""
     lines = [line for line in read_jsonl(folder / EVALUATION_FILE) if line[metric] is not None]
     later = [line for line in lines if line["step"]]
     if not later:

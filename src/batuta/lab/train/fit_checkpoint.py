@@ -39,8 +39,8 @@ class FitCheckpoint:
     def of_stage(cls, settings: TrainSettings, stage: str, source: str, *, resume: bool) -> Self:
         """Return the checkpoint of a stage in the settings' folder.
 
-        The stage is `warmup` or `distilled`. The digest covers the settings that determine the fit,
-        and `source`, the digest of the examples (empty if they are not read from a file).
+        The stage is `warmup` or `distilled`. The digest covers settings that determine the fit, and
+        `source`, the digest of the examples (empty if they are not read from a file).
         """
         own = {"warmup"} if stage == "warmup" else {"distil", "rejection"}
         fields = {"seed", "policy", "curriculum", "pool", "prompt", *own}

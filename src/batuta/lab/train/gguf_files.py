@@ -118,7 +118,8 @@ def _check_memory(path: Path) -> None:
     if needed > free:
         raise ConfigError(
             f"{path} has {count / 1e6:,.0f} million parameters; converting it needs "
-            f"{needed / GIB:.1f} GiB of memory, and {free / GIB:.1f} are free"
+            f"{needed / GIB:.1f} GiB of memory, and {free / GIB:.1f} are free; use a smaller model "
+            "or another machine"
         )
 
 
@@ -222,7 +223,7 @@ def _gguf_tensors(
             array = rotate_rows(name.split(".")[-2], array, config)
         gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if gguf_name is None:
-            raise ConfigError(f"GGUF has no name for {name}")
+            raise ConfigError(f"{name} cannot be exported, as GGUF has no name for it")
         yield gguf_name, array
 
 

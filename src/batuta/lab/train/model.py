@@ -92,7 +92,7 @@ def make_tokenizer(texts: Iterable[str], size: int = 1024) -> PreTrainedTokenize
 
 
 LOGPROB_TOLERANCE = 1e-2
-"""Maximum difference in nats between a token's log-probability here and in transformers."""
+"""Maximum difference, in nats a token, between `completion_logprobs` and transformers."""
 _GENERIC_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
 """Names, in this and older versions of transformers, of tokenizers that tokenizer.json defines."""
 
@@ -236,8 +236,8 @@ def load_trainable(start: str, settings: TrainSettings) -> tuple[Any, Any]:
     everything is.
 
     Raises:
-        ConfigError: the policy does not exist, is damaged, does not fit in memory, or has an
-            architecture that these stages do not support.
+        ConfigError: the policy does not exist, is damaged, does not fit in memory, has an
+            architecture that these stages do not support, or has no layer of `lora.targets`.
     """
     model, tokenizer = load_policy(start, settings.policy.revision)
     check_shared_prompts(model, start)

@@ -1,7 +1,7 @@
 """`batuta train conductor --check`: what a training needs and lacks, before it spends anything.
 
 The check loads no weights, writes nothing, and opens no connection unless the pool must be
-discovered. Only `--calls` makes calls, which are kept in the training's folder.
+discovered. Only `--calls` makes calls, which go into the training's journal if it has one.
 """
 
 # the libraries' own annotations leave arguments untyped:
@@ -86,6 +86,7 @@ def check_training(
     `calls` real calls of workers correct the estimated cost; 0 spends nothing.
 
     Raises:
+        ConfigError: adapters to start from name no base model, or one that is itself an adapter.
         StoreError: the metrics or a list of paid calls cannot be read.
     """
     found = Preflight()

@@ -87,7 +87,8 @@ def run_rejection_sampling(settings: TrainSettings, on_progress: RejectionListen
 
     Raises:
         ConfigError: the settings cannot be carried out.
-        SourceError: a file of questions cannot be used.
+        SandboxError: programs cannot be isolated here, which a grader needs.
+        SourceError: the questions cannot be used.
         StoreError: the policy or the journal cannot be written.
         BudgetSpentError: `pool.max_usd` does not suffice.
         WorkerLostError: no workflow of a round was rewarded, as workers do not answer.
@@ -271,18 +272,18 @@ def _write_drafts(
 
 
 def replace_missing_workers(
-    text: str, one: DraftGroup, everyone: Pool, rng: Random, *, compact: bool = True
+    text: str, draft_group: DraftGroup, everyone: Pool, rng: Random, *, compact: bool = True
 ) -> str:
     """Return the draft with a random listed worker in place of each worker that is not listed.
 
     All steps of one missing worker get the same replacement. A draft that is not a workflow over
     `everyone` is returned unchanged.
     """
-    listed = one.episode.pool
+    listed = draft_group.episode.pool
     # A draft's numbers count the workers that its prompt lists, so these come first.
     known = Pool((*listed, *(worker for worker in everyone if worker.id not in listed)))
     try:
-        flow = parse_workflow(text, known, revise=one.root is not None)
+        flow = parse_workflow(text, known, revise=draft_group.root is not None)
     except WorkflowError:
         return text
     if not isinstance(flow, Workflow) or all(step.worker in listed for step in flow.steps):
@@ -292,18 +293,18 @@ def replace_missing_workers(
     return render_workflow(Workflow(steps), listed, names=compact)
 
 
-def random_drafts(context: RejectionContext, one: DraftGroup) -> list[PolicyDraft]:
+def random_drafts(context: RejectionContext, draft_group: DraftGroup) -> list[PolicyDraft]:
     """Return a group of random drafts, like those of the policy after the SFT warm-up."""
-    settings, pool = context.settings, one.episode.pool
-    rng = Random(f"rejection {settings.seed} {one.episode.number} {one.episode.task.id}")
-    revises = one.root is not None
+    settings, episode = context.settings, draft_group.episode
+    rng = Random(f"rejection {settings.seed} {episode.number} {episode.task.id}")
+    revises = draft_group.root is not None
     free, compact = settings.warmup.vocabulary == "free", settings.prompt.compact
     flows = (
-        random_workflow(rng, pool, revise=revises, free=free)
+        random_workflow(rng, episode.pool, revise=revises, free=free)
         for _ in range(settings.rejection.group)
     )
     return [
-        PolicyDraft(text=render_workflow(flow, pool, names=compact), root=one.root)
+        PolicyDraft(text=render_workflow(flow, episode.pool, names=compact), root=draft_group.root)
         for flow in flows
     ]
 

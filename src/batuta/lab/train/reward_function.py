@@ -70,6 +70,7 @@ class RewardFunction:
         Raises:
             WorkerLostError: several steps in a row had no reward, as workers do not answer.
             BatutaError: the pool, the journal or the grader cannot be opened.
+            ExceptionGroup: an order failed; it has the first error.
         """
         began = time.perf_counter()
         step = int(trainer_state.global_step)
@@ -189,6 +190,10 @@ class RewardFunction:
         """Execute drafts and wait until they end.
 
         `step` determines the part of the cost that is charged; None is the trainer's current step.
+
+        Raises:
+            BatutaError: the pool, the journal or the grader cannot be opened.
+            ExceptionGroup: an order failed; it has the first error.
         """
         charged_step = int(trainer.state.global_step) if step is None else step
 

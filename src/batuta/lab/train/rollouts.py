@@ -162,6 +162,9 @@ class RolloutRunner:
         """Execute every draft with its seed, and return the rollouts in the order of the drafts.
 
         `step` determines the part of the cost that is charged.
+
+        Raises:
+            ExceptionGroup: an order failed; it has the first error.
         """
         times = self.rewards.executions
         orders = [

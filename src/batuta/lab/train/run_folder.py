@@ -23,8 +23,7 @@ METRICS_FILE, SAMPLES_FILE, SETTINGS_FILE = "metrics.jsonl", "samples.jsonl", "s
 EVALUATION_FILE = "evaluation.jsonl"
 WANDB_FILE = "wandb-id.txt"
 STOP_FILE, STOPPED_FILE = "stop", "stopped"
-"""Name of the file that requests the end of a training, and its name once the training has
-ended."""
+"""Names of the file that requests a stop, and of the file that marks a stopped training."""
 
 
 class RunFolder:

@@ -73,7 +73,7 @@ def train_selector(
     """Fit a selector on four fifths of the questions, measure it on the rest, and save it.
 
     If the history has the answers of each run, a cascade is fitted and measured too. Both are saved
-    in the folder `out`.
+    in the folder `out`. Without `recipe` the defaults of `SelectorRecipe` are used.
 
     Raises:
         SourceError: the history has too few questions, or lacks the costs that the recipe needs.
@@ -82,7 +82,8 @@ def train_selector(
     known = history.drop_unscored()
     if len(known.questions) < 2 * FOLDS:
         raise SourceError(
-            f"only {len(known.questions)} questions have a score; a selector needs far more"
+            f"only {len(known.questions)} questions have a score; a selector needs far more, "
+            f"at least {2 * FOLDS}"
         )
     fold_n = random_folds(len(known.questions), np.random.Generator(np.random.PCG64(seed)))
     training, held = (known.select(np.flatnonzero(part)) for part in (fold_n > 0, fold_n == 0))

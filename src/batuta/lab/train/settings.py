@@ -371,8 +371,8 @@ class EvaluationSettings(_Section):
     """Steps between evaluations; the policy is also evaluated before the first step and after the
     last. 0: no evaluation, and the last policy is the result."""
     questions: PositiveInt = 50
-    """Number of held-out questions. The training does not use them, nor questions that differ from
-    them only in case, spaces and punctuation."""
+    """Maximum number of held-out questions. The training does not use them, nor questions that
+    differ from them only in case, spaces and punctuation."""
     tasks: Mix = {}
     """Weights of the sources, as in the curriculum; empty: the curriculum's own sources."""
     metric: Literal["right", "reward"] = "right"
@@ -383,7 +383,7 @@ class HubSettings(_Section):
     """The hub repository to which the trained policy is uploaded."""
 
     repo: str = ""
-    """OWNER/NAME of a model on the Hugging Face hub, with a token in HF_TOKEN; empty: no upload."""
+    """OWNER/NAME of a model on the Hugging Face hub, which needs a token; empty: no upload."""
     private: bool = True
     """Makes a newly created model private."""
 

@@ -68,11 +68,12 @@ class AutoReport:
     """The result of a training with a time limit."""
 
     folder: Path
+    """The folder of the run during the training, then that of the policy."""
     judgements: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """The figures of each evaluated policy, with its name as `stage`."""
     seconds: float = 0.0
     workflows: int = 0
-    """Number of executed workflows, those of evaluations included."""
+    """Number of workflows executed in evaluations and in reinforcement."""
     calls: int = 0
     usd: float | None = 0.0
     """None if a call's price is unknown."""

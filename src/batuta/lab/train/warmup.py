@@ -263,7 +263,7 @@ def run_warmup(
 
     Raises:
         ConfigError: a source, the pool or the checkpoint cannot be used.
-        SourceError: a file of questions cannot be used.
+        SourceError: the questions cannot be used.
         StoreError: the policy, the checkpoint or the log cannot be written.
     """
     warm, rendering = settings.warmup, settings.prompt.rendering()

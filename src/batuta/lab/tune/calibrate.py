@@ -36,7 +36,7 @@ class MeasuredShare:
     """The observed accuracy; None if nothing was scored."""
     low: float | None
     high: float | None
-    """The bounds of the 95% interval of the accuracy, by Wilson's method."""
+    """The bounds of the 95% interval of the accuracy (Wilson); None if nothing was scored."""
     shrunk: float | None
     """The accuracy, shrunk towards the worker's mean over all groups; None if the worker has no
     score in any group."""
@@ -177,8 +177,8 @@ async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[l
     if not chosen:
         raise ConfigError(
             "what is left of the budget does not suffice to ask every worker one question of every "
-            f"group: that takes {len(by_group) * len(singles)} calls, beside those of earlier "
-            "starts, of which failed ones count too"
+            f"group: raise it; that takes {len(by_group) * len(singles)} calls, beside those of "
+            "earlier starts, of which failed ones count too"
         )
     context.report(TuneStage.CALIBRATE, f"{len(chosen)} questions to {len(singles)} workers")
     return [context.parts.search[index] for index in chosen], group_n[chosen]

@@ -456,7 +456,7 @@ class CandidateRunner:
     ) -> Run | None:
         """Rebuild the run of a scored result from earlier replies.
 
-        None if there is no such result, if the meter still makes calls, or if the answer differs.
+        Return None without such a result, if the meter still makes calls, or if the answer differs.
         """
         known = self.find_result(task, entry)
         if known is None or known.score is None or not self.meter.is_closed:

@@ -24,7 +24,7 @@ from batuta.lab.learners.clustering import k_means_centres, nearest_centre, squa
 _STARTS = 8
 """The number of starts of k-means; the grouping with the smallest distances is kept."""
 _FEWEST = 8
-"""Minimum number of questions of a family's own group; smaller families are joined in one group."""
+"""Minimum number of questions of a family's own group, and on average of a group by words."""
 _LEAST_LEVEL = 0.5
 """Minimum size of a level of ease, as a share of an equal division."""
 REST = "other"

@@ -77,7 +77,7 @@ class Comparison:
     p: float | None
     """The p-value of the test; None without a test."""
     p_corrected: float | None
-    """The p-value corrected by Holm's method for all comparisons of the judgement."""
+    """The p-value corrected by Holm's method for all comparisons; None without a test."""
     detectable: float | None
     """The smallest gain that this many questions detect with a power of 80 %; None if they are too
     few."""

@@ -55,7 +55,7 @@ _FUNCTION_OF_X = re.compile(r"[fgh]\(x\)")
 
 
 def is_same_form(target: Form, answer: Form, equal: ValueComparison) -> bool:
-    """Return whether the answer is the target; `equal` compares their values."""
+    """Return whether two forms are the same; `equal` compares the values in them."""
     target, answer = _unwrap_single(_flatten_form(target)), _unwrap_single(_flatten_form(answer))
     if isinstance(target, EquationForm) or isinstance(answer, EquationForm):
         return _is_same_equation(target, answer, equal)

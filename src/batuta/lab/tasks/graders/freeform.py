@@ -123,7 +123,11 @@ class FreeFormGrader:
         self._pool = pool
 
     async def grade(self, answer: str, target: str) -> Grade:
-        """Return the grade of `answer`."""
+        """Return the grade of `answer`.
+
+        Raises:
+            ProcessFailedError: a comparison ended with an unforeseen error.
+        """
         shown, target = answer_extraction.visible_text(answer), _TARGET_LABEL.sub("", target)
         if (same := is_same_object(shown, target)) is not None:
             return Grade(float(same), shown.strip(), "right" if same else f"expected {target}")

@@ -72,7 +72,11 @@ class JudgeGrader:
         self._rubric = rubric
 
     async def grade(self, answer: str, target: str) -> JudgeGrade:
-        """Return the model's grade of `answer`, with the tokens and dollars that judging took."""
+        """Return the model's grade of `answer`, with the tokens and dollars that judging took.
+
+        Raises:
+            LimitReachedError: the client's budget does not allow the call.
+        """
         shown = answer_extraction.visible_text(answer, MAX_LENGTH)
         if not shown.strip():
             return JudgeGrade(score=0.0, extracted=None, reason="no answer")

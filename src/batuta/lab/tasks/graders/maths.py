@@ -221,7 +221,11 @@ class MathsGrader:
         self._any_order = ANY_ORDER.search(question) is not None
 
     async def grade(self, answer: str, target: str) -> Grade:
-        """Return the grade of `answer`; comparisons that need algebra run in another process."""
+        """Return the grade of `answer`; comparisons that need algebra run in another process.
+
+        Raises:
+            ProcessFailedError: a comparison ended with an unforeseen error.
+        """
         found = find_maths_answer(answer)
         if found is None:
             return Grade(0.0, None, "no clear answer, or the last box is incomplete")

@@ -144,7 +144,10 @@ class GraderRegistry:
 
     def _code_grader(self, task: Task, cases: Callable[[Any], tuple[CodeCase, ...]]) -> CodeGrader:
         if self._sandbox is None:
-            raise ConfigError(f"{task.id} is graded by running a program: open a sandbox for it")
+            raise ConfigError(
+                f"{task.id} is graded by running a program: open a sandbox, as "
+                "open_answer_grader does"
+            )
         data = _task_data(task)
         # an assertion test has its own preamble
         preamble = "" if cases is check_cases else data.get("preamble", "")

@@ -23,8 +23,8 @@ class JsonSchemaGrader:
         """Take the schema; its references to other documents are not fetched.
 
         Raises:
-            SourceError: the schema is not a JSON schema or too large, or it cannot be checked in
-                time.
+            SourceError: the schema is not a JSON schema or too large, or its check takes too long
+                or loses its process.
         """
         try:
             self._validator = JsonValidator(schema)
@@ -36,7 +36,7 @@ class JsonSchemaGrader:
         """Return the grade of `answer`; the target is ignored, since the schema decides.
 
         Raises:
-            SourceError: the answer cannot be checked in time.
+            SourceError: the check takes too long or loses its process.
         """
         shown = answer_extraction.visible_text(answer, MAX_LENGTH).strip()
         text = strip_code_fence(shown)

@@ -178,7 +178,7 @@ def _number_at(expression: Any, point: dict[Any, Any]) -> Any:
     """Return the value at a point, correct to its last digit; zero where only rounding is left.
 
     Raises:
-        AttributeError, TypeError, ValueError: it has no value there.
+        AttributeError, TypeError, ValueError: the expression has no value there.
     """
     try:
         found = expression.evalf(EXACT_DIGITS, subs=point, strict=True, maxn=WORKING_DIGITS)

@@ -66,7 +66,7 @@ class WorkerOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeLine:
-    """A question, and the runs of each worker on it."""
+    """A question, and the runs of each worker on it; texts that the line lacks are empty."""
 
     question: str
     """The question's text; empty until it is read from the data folder."""
@@ -258,7 +258,7 @@ def _per_run(value: Any, name: str, runs: int) -> tuple[float, ...]:
 def _read_amount(value: Any, name: str) -> float:
     amount = float(value)
     if not (isfinite(amount) and amount >= 0):
-        raise ValueError(f"{name} of {value} is not an amount")
+        raise ValueError(f"{name} of {value} is not an amount; write a number of at least 0")
     return amount
 
 

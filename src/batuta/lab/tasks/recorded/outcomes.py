@@ -76,7 +76,11 @@ class RecordedUsage:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class RecordedOutcomes:
-    """Questions, models, and the score of each answer."""
+    """Questions, models, and the score of each answer.
+
+    Raises:
+        ValueError: the scores or families do not fit the questions and models.
+    """
 
     name: str
     tasks: tuple[Task, ...]

@@ -89,7 +89,7 @@ class OutcomeCube:
     def arrange(self, values: NDArray[Any], missing: float, dtype: type[Any]) -> NDArray[Any]:
         """Return a column's values as an array over questions, models and samples.
 
-        If several rows have the same place, the first is used. Places without a row get `missing`.
+        The first of several rows with the same place is used. Places without a value get `missing`.
         """
         cube = np.full(self._shape, missing, dtype)
         cube.reshape(-1)[self._flat] = np.nan_to_num(values[self._first], nan=missing)

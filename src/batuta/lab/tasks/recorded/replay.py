@@ -98,7 +98,7 @@ class RecordedModelClient:
         if question is None:
             raise NotRecordedError(
                 f"{self._record.name} has only answers to its own questions, word for word: "
-                "plan steps without a subtask, or allow simulated replies"
+                "plan steps without a subtask, or allow simulated replies (--simulate)"
             )
         index = (question, self._model, self._draw_sample(question, request.sampling.seed))
         reply = self._build_reply(index, request)

@@ -1,8 +1,8 @@
 """Splits a record's questions into training, calibration and test.
 
 In a random split, a question's part depends only on the seed and its text (or its id if texts may
-be missing), so it stays the same when a record is filtered. Questions that differ only in case,
-spaces and punctuation are in one part, which depends on the alphabetically first of their texts.
+be missing). Questions that differ only in case, spaces and punctuation are in one part, which
+depends on the alphabetically first of their texts. So filtering a record moves few questions.
 """
 
 from __future__ import annotations
