@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from batuta.conductors.selector import open_selector
 from batuta.core import Task, TaskId
 from batuta.lab.baselines import open_cascade
 from batuta.lab.learners.history import history_from_record
@@ -15,6 +16,7 @@ from batuta.lab.tasks.recorded import GRADER, RecordedOutcomes
 from batuta.lab.tune.judge import Verdict
 from batuta.lab.tune.record_options import (
     CASCADE,
+    MINI,
     SINGLE,
     VOTE,
     AskOne,
@@ -192,6 +194,17 @@ def test_the_cascade_that_was_nominated_is_in_the_folder(tmp_path):
     assert nominees.ultra == CASCADE
     assert open_cascade(tmp_path / "selector").selector.workers == WORKERS
     assert "| cascade |" in (tmp_path / "report.md").read_text()
+    both = replace(
+        nominees,
+        mini=MINI,
+        fitted=nominees.fitted
+        | fit_options([MINI], history_from_record(record, parts.known), settings),
+    )
+    found = describe_record_tuning(record, parts, both, replace(settings, only_proven=False))
+    write_record_results(tmp_path / "both", found, both)
+    assert open_cascade(tmp_path / "both/selector").selector.workers == WORKERS
+    assert open_selector(tmp_path / "both/selector-mini").workers == WORKERS
+    assert found["recommendation"]["mini"] in {None, "selector-mini"}
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from batuta.lab.evals.stats import score_interval
 from batuta.lab.learners.history import History, history_from_record
 from batuta.lab.tasks.recorded import RecordedOutcomes, random_split, unseen_family_split
 from batuta.lab.tune.calibrate import WorkerCard, share_of
-from batuta.lab.tune.decision import PROVEN, SELECTOR, format_probability
+from batuta.lab.tune.decision import PROVEN, SELECTOR, SINGLES_SELECTOR, format_probability
 from batuta.lab.tune.expected_gain import SURE_ENOUGH, ExpectedGain, update_gain
 from batuta.lab.tune.grouping import group_questions
 from batuta.lab.tune.judge import Comparison, SystemFigures, compare_nominees
@@ -311,13 +311,18 @@ def _recommend_options(
         option, gain = chosen[one.nominee], judgement.expected.get(one.nominee)
         good = gain is not None and gain.probability >= SURE_ENOUGH
         good = good and (one.verdict in PROVEN or not only_proven)
-        saved = option in {MINI, CASCADE}
-        found[one.nominee] = (SELECTOR if saved else option) if good else None
+        served = _folder_of(option, nominees) if option in {MINI, CASCADE} else option
+        found[one.nominee] = served if good else None
         reasons.append(_explain_option(one, option, nominees, parts=parts, gain=gain, good=good))
     expected = {
         f"{name} over {BEST_SINGLE}": gain.as_json() for name, gain in judgement.expected.items()
     }
     return {**found, "best": nominees.best, "expected": expected, "why": reasons}
+
+
+def _folder_of(option: str, nominees: RecordNominees) -> str:
+    """Return the folder in which a nominated selector or cascade is saved."""
+    return SELECTOR if option == nominees.ultra else SINGLES_SELECTOR
 
 
 def _explain_option(
@@ -360,17 +365,18 @@ def _explain_nothing(nominee: str, nominees: RecordNominees) -> str:
 
 
 def write_record_results(folder: Path, found: Json, nominees: RecordNominees) -> None:
-    """Write the report and, if ultra's nominee is a selector or a cascade, its folder.
+    """Write the report, and the folder of each nominee that is a selector or a cascade.
 
     Raises:
         StoreError: the folder cannot be written.
     """
     write_files(folder, report_files(found))
-    option = nominees.fitted.get(nominees.ultra)
-    if isinstance(option, AskOn):
-        save_cascade(option.cascade, folder / SELECTOR)
-    elif isinstance(option, AskChosen):
-        save_selector(option.selector, folder / SELECTOR)
+    for name in dict.fromkeys((nominees.ultra, nominees.mini)):
+        option, place = nominees.fitted.get(name), folder / _folder_of(name, nominees)
+        if isinstance(option, AskOn):
+            save_cascade(option.cascade, place)
+        elif isinstance(option, AskChosen):
+            save_selector(option.selector, place)
 
 
 def limit_record(record: RecordedOutcomes, limit: int, seed: int) -> RecordedOutcomes:
