@@ -200,7 +200,10 @@ def test_a_source_that_is_not_there_supports_nothing():
     assert unsupported("It is so.", -1)
     assert not unsupported("Hello!", supported="no claim")
     said = json.dumps({"verdicts": [{"claim": 1, "supported": "yes", "where": [4]}]})
-    assert not find_unsupported(said, ["As the picture shows."], [A, B, GIVEN], attached=1)
+    shown = ["As the picture shows."], [A, B, GIVEN]
+    assert not find_unsupported(said, *shown, has_attached=True)
+    beyond = said.replace("[4]", "[5]")  # all attachments together are one source
+    assert find_unsupported(beyond, *shown, has_attached=True) == [0]
 
 
 def test_a_verdict_has_a_row_for_each_statement_where_that_can_be_asked():

@@ -199,7 +199,8 @@ class GroundingCheck:
         if verdict is None or verdict.finish in TRUNCATED_FINISHES:
             return None  # a truncated verdict is useless, and its format was not checked
         return _Checked(
-            statements, tuple(find_unsupported(verdict.text, flat, sources, len(attached)))
+            statements,
+            tuple(find_unsupported(verdict.text, flat, sources, has_attached=bool(attached))),
         )
 
     async def _repair(self, reply: Reply, checked: _Checked) -> Reply | None:

@@ -217,7 +217,7 @@ def verdict_format(statements: int, bounds: Collection[str] = ()) -> ResponseFor
 
 
 def find_unsupported(
-    reply: str, statements: Sequence[str], sources: Sequence[Source], attached: int = 0
+    reply: str, statements: Sequence[str], sources: Sequence[Source], *, has_attached: bool = False
 ) -> list[int]:
     """Return the indices of the unsupported statements, including those without a verdict.
 
@@ -230,7 +230,7 @@ def find_unsupported(
         reply: the verdict, as valid JSON.
         statements: the statements that the checker was shown.
         sources: the sources that the checker was shown.
-        attached: number of attachments, which follow the sources.
+        has_attached: whether there are attachments, which together are the last source.
     """
     verdicts: list[dict[str, Any]] = json.loads(reply)["verdicts"]
     supported_by_number: dict[int, bool] = {}
@@ -239,7 +239,7 @@ def find_unsupported(
         if not 1 <= number <= len(statements):
             continue
         where = {int(each) - 1 for each in verdict["where"]}
-        where &= set(range(len(sources) + attached))
+        where &= set(range(len(sources) + has_attached))
         supported = verdict["supported"] == "no claim" or (
             verdict["supported"] == "yes"
             and bool(where)
