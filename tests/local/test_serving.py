@@ -24,7 +24,7 @@ from batuta.config.load import load_config
 from batuta.core import Outcome, Question, Request, user_message
 from batuta.core.conductor import NullListener
 from batuta.engine import conduct
-from batuta.errors import ConfigError
+from batuta.errors import ConfigError, ProviderUnreachableError
 from batuta.local.catalogue import MODELS
 from batuta.local.llama_backends import ServingOptions, check_memory
 from batuta.local.model_server import serve_models
@@ -275,6 +275,16 @@ async def test_a_pool_of_local_models_answers_and_its_server_ends_with_it(cache)
         assert run.outcome is Outcome.ANSWERED and "Paris" in run.answer
         assert run.cost.usd == 0 and run.usage.output > 0
     assert process.poll() is not None
+
+
+@REAL
+async def test_a_server_that_the_system_does_not_start_is_a_sentence(cache):
+    environ = NOWHERE | {"XDG_CACHE_HOME": str(cache), "TOO_LONG": "x" * 3_000_000}
+    async with HttpTransport() as http:
+        server = pool_server(http, environ)
+        server.add_model("smol")
+        with pytest.raises(ProviderUnreachableError, match="could not be served: Argument list"):
+            await server.find_address("smol")
 
 
 @REAL

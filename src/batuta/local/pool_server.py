@@ -93,14 +93,20 @@ class PoolServer:
         self, names: Sequence[str], errors: IO[bytes]
     ) -> tuple[subprocess.Popen[bytes], str]:
         command = [sys.executable, "-m", "batuta", "local", "serve", *names]
-        process = subprocess.Popen(  # noqa: S603 - this program
-            [*command, "--port", "0", "--with-parent"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env=self._environ,
-            start_new_session=True,  # Ctrl-C should reach the parent only
-        )
+        try:
+            process = subprocess.Popen(  # noqa: S603 - this program
+                [*command, "--port", "0", "--with-parent"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=self._environ,
+                start_new_session=True,  # Ctrl-C should reach the parent only
+            )
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise ProviderUnreachableError(
+                f"the local models could not be served: {reason}"
+            ) from None
         line = process.stdout.readline() if process.stdout else b""
         try:
             greeting: Any = json.loads(line)
