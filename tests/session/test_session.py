@@ -312,6 +312,8 @@ def test_limits_beyond_what_there_can_be_are_refused(options, sentence):
         ({"max_steps": 2.5}, "max_steps must be a whole number, not 2.5"),
         ({"max_tokens": True}, "max_tokens must be a whole number, not True"),
         ({"tags": "law"}, "tags must be a list of strings, not 'law'"),
+        ({"tags": [5]}, "tags must be a list of strings, not with 5"),
+        ({"tools": [{"name": "a"}]}, "tools must be a list of `Tool`s, not with {'name': 'a'}"),
         ({"images": "a.png"}, "images must be a list of images"),
         ({"workflow": "x"}, "workflow must be a `Workflow`"),
         ({"sampling": {"temperature": 1}}, "sampling must be a `Sampling`"),

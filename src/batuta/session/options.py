@@ -101,6 +101,10 @@ def check_options(options: AskOptions) -> AskOptions:
         wrong_bool = isinstance(value, bool) and kind is not bool
         if value is not None and (wrong_bool or not isinstance(value, kind)):
             raise TypeError(f"{name} must be {words}, not {value!r:.60}")
+    for name, kind in (("tools", Tool), ("tags", str)):
+        for one in cast("Sequence[object]", options.get(name) or ()):
+            if not isinstance(one, kind):
+                raise TypeError(f"{name} must be {_TYPES[name][1]}, not with {one!r:.60}")
     given = {name: value for name, value in options.items() if value is not None}
     return cast("AskOptions", given)
 
