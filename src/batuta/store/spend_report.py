@@ -148,7 +148,7 @@ def _sum_groups(
     return [
         SpendGroup(
             group=group,
-            runs=runs[group],
+            runs=runs.get(group, 0),  # a run deleted between the two queries changes its group
             calls=total["calls"],
             input_tokens=total["input_tokens"],
             output_tokens=total["output_tokens"],
