@@ -98,9 +98,10 @@ def test_one_message_asks(messages):
         Conversation(cast("Any", Asked(user_message("One?")))).continue_with(asking(*messages))
 
 
-def test_what_waits_for_tools_is_not_continued_by_words():
+@pytest.mark.parametrize("text", ["let me see", None])
+def test_what_waits_for_tools_is_not_continued_by_words(text):
     call = ToolCall(id="c", name="clock", arguments="{}")
-    run = Asked(user_message("One?"), answer="let me see", reply=ReplyOf(call))
+    run = Asked(user_message("One?"), answer=text, reply=ReplyOf(call))
     with pytest.raises(APIError, match="waits for tool results"):
         Conversation(cast("Any", run)).continue_with(asking(user_message("Two?")))
 

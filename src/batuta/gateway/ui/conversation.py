@@ -60,10 +60,10 @@ class Conversation:
         If the run has no answer, its last question is left out.
 
         Raises:
-            APIError: a worker that wrote a text waits for results of the caller's tools, or `asked`
-                has anything but one user message and instructions.
+            APIError: a worker waits for results of the caller's tools, or `asked` has anything but
+                one user message and instructions.
         """
-        if self._answer and self._reply is not None and self._reply.tool_calls:
+        if self._reply is not None and self._reply.tool_calls:
             reason = "a worker of that run waits for tool results; send them first."
             raise invalid_value("follow", reason)
         messages = self._question.messages
