@@ -37,6 +37,8 @@ AS_SERVED = "as served"
 """The name of the default arm, the system itself, unless the default is a single workflow."""
 _CACHE_SECONDS = 5.0
 """Seconds for which an arm's statistics are cached."""
+_CACHED_SYSTEMS = 100
+"""Maximum number of systems whose statistics are cached."""
 _UNSAFE_IN_HEADER = re.compile(r"[^A-Za-z0-9_.,:/ ()>-]")
 _LOG = logging.getLogger(__name__)
 
@@ -151,7 +153,7 @@ class Explorer:
         due, known = self._known.get(system, (0.0, {}))
         if time.monotonic() >= due:
             known = await store.exploration.read(system)
-            if len(self._known) > MOST_ARMS:
+            if len(self._known) >= _CACHED_SYSTEMS:
                 self._known.clear()
             self._known[system] = (time.monotonic() + _CACHE_SECONDS, known)
         return known
