@@ -239,7 +239,7 @@ class _Loading:
         """Load the workers that the environment names, else those found on this machine.
 
         Raises:
-            ConfigError: no model was found, or a server that the environment names is silent.
+            ConfigError: no model was found, or the environment names only servers that are silent.
         """
         named = tuple(spec for spec in found.specs if spec not in found.unasked)
         if found.silent and not named:
@@ -439,7 +439,7 @@ def _open_webhook(
     try:
         return Webhook(http, setting.url, Secret(secret))
     except ConfigError as error:
-        raise ConfigError(f"approval_webhook: {error}") from None
+        raise ConfigError(f"approval_webhook: {setting.secret_env}: {error}") from None
 
 
 def _open_confidence(

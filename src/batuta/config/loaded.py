@@ -38,6 +38,7 @@ class LoadedConfig:
     pool: Pool
     clients: Mapping[WorkerId, Client]
     conductor: Conductor
+    """The conductor that answers as batuta-ultra."""
     limits: Limits
     mini: Conductor | None = None
     """The conductor that answers as batuta-mini; None: the best worker."""

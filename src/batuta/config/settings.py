@@ -307,7 +307,7 @@ class ExploreSetting(StrictModel):
     """How often a system explores alternatives to learn which is best, and the budget for that."""
 
     share: float = Field(gt=0, le=0.5)
-    """Share of the requests on which the system explores."""
+    """Share of the requests for which an alternative is drawn by Thompson sampling."""
     usd_per_day: Decimal = Field(ge=0)
     """Maximum cost of all exploring runs per day (UTC)."""
 

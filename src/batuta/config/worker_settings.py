@@ -131,7 +131,7 @@ class WorkerSetting(StrictModel):
     field_names: FieldNames = Field(default={})
     """The server's own names of request fields; a field with an empty name is not sent."""
     think_tags: ThinkTags = "off"
-    """How reasoning is tagged in the text of answers, so that it can be separated."""
+    """How reasoning is tagged in the text of answers; see `clients.think_tags.ThinkTags`."""
     native_tools: tuple[Literal["web_search"], ...] = ()
     """Server tools that the provider runs instead of Batuta."""
     openai_api: Literal["chat", "responses", "images"] | None = None

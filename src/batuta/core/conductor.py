@@ -123,7 +123,7 @@ class Conductor(Protocol):
 
     Laws, without which the engine treats a plan as malformed: the workflow of a `Plan` has at most
     `context.max_steps` steps and names only workers of `context.pool`, or of `context.forbidden`,
-    which are replaced. `AcceptedAnswer` is returned only if `context.previous` is not empty.
+    which are replaced if possible. `AcceptedAnswer` needs a round in `context.previous`.
 
     A conductor may also implement `NeedsRounds` and `ModelConductor`.
     """

@@ -291,11 +291,12 @@ class Question:
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     sampling: Sampling = NO_SAMPLING
-    """The client's sampling settings for the visible answer; they apply to the last step only."""
+    """The client's sampling settings for the answer; steps that do not answer ignore them."""
     cache: PromptCache | None = None
     """The client's prompt cache settings; they apply to every worker."""
     tags: tuple[str, ...] = ()
-    """Tags such as `patient`, by which plan rules select questions; no model sees them."""
+    """Tags such as `patient`, by which plan and approval rules select questions; no model sees any.
+    """
 
     def __post_init__(self) -> None:
         if not self.messages:
@@ -354,7 +355,7 @@ class Request:
     in this process. Empty: any name."""
     max_output: int | None = None
     """Output cap in tokens, including reasoning, that follows from a limit in dollars or a budget;
-    every client must send it. None: neither applies."""
+    a client whose model costs money must send it. None: neither applies."""
     cache: PromptCache | None = None
 
 
@@ -415,7 +416,7 @@ class Delta:
     text: str = ""
     reasoning: str = ""
     tool_index: int | None = None
-    """Which tool call of the reply this fragment belongs to, from 0."""
+    """Index of the tool call that the fragment belongs to, from 0; None: it belongs to none."""
     tool_id: str = ""
     tool_name: str = ""
     tool_arguments: str = ""

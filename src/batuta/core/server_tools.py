@@ -40,7 +40,7 @@ class NamedFiles(Protocol):
         ...
 
     async def read_vectors(self, ids: Sequence[str]) -> Mapping[str, bytes]:
-        """Return the stored vectors of the files' passages, for the files that have some."""
+        """Return the stored vectors of files' passages by file id, for files that have some."""
         ...
 
     async def read_contents(self) -> list[tuple[str, bytes]]:

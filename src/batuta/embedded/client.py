@@ -287,7 +287,7 @@ class EmbeddedClient:
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Return a client for the model in `folder`, which may be adapters of another folder.
+        """Return a client for the model in `folder`, or for its adapters with their base model.
 
         Raises:
             ConfigError: the folder, a file, a tensor or a setting is missing or not supported.
