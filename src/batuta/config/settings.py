@@ -398,9 +398,9 @@ class ServerSetting(StrictModel):
     """Days for which runs, responses and finished jobs are kept; jobs at most 30 days. None: runs
     and responses are kept until they are deleted."""
     connections: int = Field(default=4096, ge=1)
-    """Maximum number of open connections; fewer if the process may not open that many files."""
+    """Maximum number of open connections of one process; fewer if it may not open so many files."""
     connections_per_address: int | None = Field(default=None, ge=1)
-    """Maximum number of connections of one IPv4 address or IPv6 /64 network; None: half of all.
+    """Maximum number of these of one IPv4 address or IPv6 /64 network; None: half of them.
     Behind a proxy all connections have the proxy's address."""
     private_pictures: bool = False
     """Whether image URLs may point to private networks; the providers fetch them."""
