@@ -130,7 +130,7 @@ class Citation:
     excerpt: str = ""
     """The cited passage."""
     file: str = ""
-    """The file's id, if a file is cited instead of a URL."""
+    """The cited file's id, or its path in the searched folder; `url` is then empty."""
     place: str = ""
     """The position in the file: `page 3`, or `lines 10-24`."""
 

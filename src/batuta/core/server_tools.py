@@ -19,7 +19,8 @@ FILE_SEARCH = "file_search"
 class NamedFiles(Protocol):
     """The files of one tenant, with a selection named by the request.
 
-    Laws: a deleted or expired file is in no list and has no text.
+    Laws: a deleted or expired file is in no list and has no text; every method raises a
+    `StoreError` if the files cannot be read.
     """
 
     @property

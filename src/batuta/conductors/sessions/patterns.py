@@ -261,7 +261,7 @@ def cheapest_actor(question: Question, pool: Pool, rules: SessionRules) -> Worke
 
 
 def note_uncompared(question: Question, pool: Pool, rules: SessionRules) -> str:
-    """Return clauses on workers that may be cheaper but lack the tag or price to be compared by.
+    """Return clauses on workers that may be cheaper but were not compared, or at an assumed price.
 
     At most three workers are named, and none that is known to be more expensive.
     """
