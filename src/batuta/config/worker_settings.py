@@ -112,9 +112,9 @@ class WorkerSetting(StrictModel):
     description: str = ""
     tags: tuple[str, ...] = ()
     context_window: int | None = Field(default=None, ge=1)
-    """Tokens; None: the known window of the model."""
+    """Tokens; None: the model's known window, if any."""
     price: PriceSetting | None = None
-    """None: the known price of the model."""
+    """None: the model's known price, if any."""
     strength: float | None = Field(default=None, ge=0, le=1)
     """Accuracy when the worker answers alone, in [0, 1]; None: unknown."""
     skills: dict[str, float | SkillSetting] = Field(default={})
