@@ -214,6 +214,9 @@ def find_plugged_pool(workers: Pool) -> str | None:
     """Return the `--pool` value with which a plugin opens these workers; None: no plugin does.
 
     The workers of a plugin's pool have the plugin's name as a tag.
+
+    Raises:
+        BatutaError: the plugin cannot be loaded.
     """
     tags = {tag for worker in workers for tag in worker.tags}
     name = next((name for name in plugin_names("pool") if name in tags), None)

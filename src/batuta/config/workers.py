@@ -328,8 +328,8 @@ def open_worker_clients(
     breaker.
 
     Raises:
-        ConfigError: a worker lacks a key, a base URL or the settings of its tool, has a setting
-            that its provider does not support, or its local model was not pulled.
+        ConfigError: a worker lacks a key, a base URL, an extra or the settings of its tool, has a
+            setting that its provider does not support, or its local model was not pulled.
     """
     return {
         spec.worker.id: open_worker_client(
@@ -360,8 +360,8 @@ def open_worker_client(
     a model; programs and tools have none.
 
     Raises:
-        ConfigError: the worker lacks a key, a base URL or the settings of its tool, has a setting
-            that its provider does not support, or its local model was not pulled.
+        ConfigError: the worker lacks a key, a base URL, an extra or the settings of its tool, has a
+            setting that its provider does not support, or its local model was not pulled.
     """
     if spec.provider == PYTHON:
         from batuta.sandbox.python_worker import PythonWorker  # noqa: PLC0415 - 0.3 s

@@ -162,9 +162,9 @@ VALUE_ARRAYS = ("mean_m", "memory_nd", "credit_nm", "known_nm", "linear_dm", "me
 class Selector:
     """A conductor that plans one step: the chosen worker and no subtask.
 
-    A selector needs numpy, and what its features need (see `feature_kinds`). It chooses only
-    workers to which it was fitted or that were added; if the pool has none of them, the pool's best
-    worker answers.
+    A selector needs numpy, and what its features need (see `feature_kinds`); if that is missing,
+    choosing raises a `ConfigError`. It chooses only workers to which it was fitted or that were
+    added; if the pool has none of them, the pool's best worker answers.
     """
 
     title: str
