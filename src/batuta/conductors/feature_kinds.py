@@ -132,7 +132,7 @@ def _load_encoder(folder: str) -> Any:
 
 
 MINILM = "minilm"
-"""The name by which `choose_features` knows the encoder of the extra `encoder`."""
+"""The argument of `choose_features` for the encoder of the extra `encoder`."""
 
 
 def choose_features(embedding: str | None) -> Features:

@@ -68,7 +68,7 @@ DISCOVER_POOL = "discover"
 RULES = ("policies", "plan_rules", "approvals", "limits", "oidc")
 """The tables of a settings file that are named in a note if a pool ignores the file."""
 DEMO_POOL = "rehearsal"
-"""The simulated pool, of a plugin, that a server uses if no model is found."""
+"""The plugin's pool of simulated workers that a server uses if no model is found."""
 NO_MODELS = (
     "no model was found: set OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, OPENROUTER_API_KEY "
     "or DEEPSEEK_API_KEY, or start Ollama, vLLM, SGLang, llama.cpp or LM Studio; small models that "
