@@ -178,7 +178,7 @@ class WorkerSetting(StrictModel):
         if not self.deployments:
             self.refuse_settings(("weight",), "shares calls among `deployments`: there are none")
         elif not self.weight and not any(each.weight for each in self.deployments):
-            raise ValueError("all weights are 0, so that no address would be called")
+            raise ValueError("all weights are 0: at least one must be above 0")
         return self
 
     @property

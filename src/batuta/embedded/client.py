@@ -309,7 +309,8 @@ class EmbeddedClient:
         tokenizer = Tokenizer(read_json(tokenizer_folder / "tokenizer.json"))
         if len(tokenizer) > shape.vocabulary:
             raise ConfigError(
-                f"tokenizer.json has {len(tokenizer)} tokens, config.json {shape.vocabulary}"
+                f"tokenizer.json has {len(tokenizer)} tokens, more than the vocab_size of "
+                f"config.json, {shape.vocabulary}"
             )
         model = _read_model(shape, folder, base)
         return cls(folder.name, model, tokenizer, _eos_tokens(base, config))
