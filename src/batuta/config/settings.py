@@ -107,7 +107,10 @@ class ApprovalSetting(StrictModel):
 
 
 class PresetLimits(StrictModel):
-    """Limits of a preset's runs, at most those of the whole file; a request can lower them."""
+    """Limits of a preset's runs, at most those of the whole file; a request can lower them.
+
+    None: the limit of the whole file.
+    """
 
     max_steps: int | None = Field(default=None, ge=1, le=MAX_STEPS)
     max_rounds: int | None = Field(default=None, ge=1, le=MAX_ROUNDS)
@@ -220,7 +223,7 @@ class ConductorSetting(StrictModel):
 
     worker: str | None = None
     """A worker of the pool, a fixed conductor, or the path of a trained conductor, a selector or a
-    workflow."""
+    workflow. None: `model` or, without one, the best worker."""
     model: str = ""
     """A conducting model that is not a worker; the next settings say how it is reached."""
     provider: str = "compatible"
@@ -278,7 +281,11 @@ class ConductorSetting(StrictModel):
 
 
 class SystemSetting(StrictModel):
-    """The system that answers under a served name."""
+    """The system that answers under a served name.
+
+    If nothing is set, batuta-ultra has the conductor of [conductor], and batuta-mini the best
+    worker.
+    """
 
     conductor: str | None = None
     """A worker of the pool, a fixed conductor, or the path of a trained conductor, a selector or a
@@ -320,7 +327,10 @@ class MiniSetting(SystemSetting):
 
 
 class LimitsSetting(StrictModel):
-    """Limits of a run, unless its request sets lower ones."""
+    """Limits of a run, unless its request sets lower ones.
+
+    For tokens, dollars and the deadline None means no limit.
+    """
 
     max_steps: int = Field(default=MAX_STEPS, ge=1, le=MAX_STEPS)
     max_rounds: int | None = Field(default=None, ge=1, le=MAX_ROUNDS)

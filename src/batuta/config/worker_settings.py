@@ -68,7 +68,7 @@ class PriceSetting(StrictModel):
 
 
 class SamplingSetting(StrictModel):
-    """A worker's default sampling parameters."""
+    """A worker's default sampling parameters; None: the model's default."""
 
     temperature: float | None = Field(default=None, ge=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
@@ -107,10 +107,15 @@ class WorkerSetting(StrictModel):
     id: str = Field(min_length=1)
     model: str = Field(min_length=1)
     provider: str = "compatible"
+    """The provider's name; `compatible`: any other server with an OpenAI-compatible API."""
     base_url: str = ""
+    """The URL of the API; empty: the provider's usual one."""
     key_env: VariableName = ""
+    """The environment variable with the key; empty: the provider's usual one."""
     description: str = ""
+    """A line about the worker for the conductor; empty: what is known about the model."""
     tags: tuple[str, ...] = ()
+    """Tags in addition to the model's known ones."""
     context_window: int | None = Field(default=None, ge=1)
     """Tokens; None: the model's known window, if any."""
     price: PriceSetting | None = None
@@ -131,7 +136,8 @@ class WorkerSetting(StrictModel):
     field_names: FieldNames = Field(default={})
     """The server's own names of request fields; a field with an empty name is not sent."""
     think_tags: ThinkTags = "off"
-    """How reasoning is tagged in the text of answers; see `clients.think_tags.ThinkTags`."""
+    """How reasoning is separated from answers: `off` (not at all), `tagged` (an answer may begin
+    with `<think>`) or `open` (an answer begins after it: the chat template ends with `<think>`)."""
     native_tools: tuple[Literal["web_search"], ...] = ()
     """Server tools that the provider runs instead of Batuta."""
     openai_api: Literal["chat", "responses", "images"] | None = None

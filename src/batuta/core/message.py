@@ -52,6 +52,7 @@ class Image:
 
     url: str
     detail: str | None = None
+    """The resolution at which the model sees it, such as `low`; None: the provider's default."""
     kind: Literal["image"] = "image"
     cache: str | None = None
     """Cache mark: cache the prompt up to here, for `5m` or `1h`."""
@@ -289,6 +290,7 @@ class Question:
     tool_choice: str | None = None
     """`auto`, `none`, `required`, or the name of a tool; None: the provider's default."""
     parallel_tool_calls: bool | None = None
+    """Whether a reply may call several tools; None: the provider's default."""
     response_format: ResponseFormat | None = None
     sampling: Sampling = NO_SAMPLING
     """The client's sampling settings for the answer; steps that do not answer ignore them."""
@@ -347,6 +349,7 @@ class Request:
     tool_choice: str | None = None
     """`auto`, `none`, `required`, or the name of a tool; None: the provider's default."""
     parallel_tool_calls: bool | None = None
+    """Whether a reply may call several tools; None: the provider's default."""
     response_format: ResponseFormat | None = None
     prefill: str = ""
     """The start of the assistant's reply, if the API can continue one."""
