@@ -410,7 +410,7 @@ class ServerSetting(StrictModel):
     connections: int = Field(default=4096, ge=1)
     """Maximum number of open connections of one process; fewer if it may not open so many files."""
     connections_per_address: int | None = Field(default=None, ge=1)
-    """Maximum number of these of one IPv4 address or IPv6 /64 network; None: half of them.
+    """Maximum number of these connections from one IPv4 address or IPv6 /64 network; None: half.
     Behind a proxy all connections have the proxy's address."""
     private_pictures: bool = False
     """Whether image URLs may point to private networks; the providers fetch them."""

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from batuta.config.settings_file import StrictModel, VariableName
 
 Domain = Annotated[str, Field(min_length=1, max_length=300)]
-"""A domain; where domains are allowed or denied, its subdomains are too, and a path may follow."""
+"""A domain. In lists of allowed and denied ones it includes its subdomains, and may have a path."""
 
 
 class ServedSetting(StrictModel):

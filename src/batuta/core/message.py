@@ -297,8 +297,7 @@ class Question:
     cache: PromptCache | None = None
     """The client's prompt cache settings; they apply to every worker."""
     tags: tuple[str, ...] = ()
-    """Tags such as `patient`, by which plan and approval rules select questions; no model sees any.
-    """
+    """Tags such as `patient`, to which plan and approval rules may apply; no model sees them."""
 
     def __post_init__(self) -> None:
         if not self.messages:

@@ -55,7 +55,7 @@ class TimeoutPolicy:
     step if `hedge_seconds` is set."""
     hedge_seconds: float | None = None
     """Seconds without output of the last step's worker after which a second worker is called in
-    parallel; the faster one answers. None: none is called."""
+    parallel; the faster one answers. None: no second call is made."""
 
     def __post_init__(self) -> None:
         if any(

@@ -207,8 +207,8 @@ class Conducting:
     continues_workflow: bool
     """Whether a workflow that waits for tool results is continued, if there is one.
 
-    If `is_plain` or `begins_plainly` is True, a session pattern asks its worker anew where only one
-    step with the unchanged conversation waits."""
+    Under a session pattern, a new workflow replaces a waiting one of a single step with the
+    unchanged conversation if `is_plain` or `begins_plainly` is True."""
     is_plain: bool = False
     """Whether one worker is asked the unchanged conversation, without any further step."""
     begins_plainly: bool = False
