@@ -107,6 +107,7 @@ class PlanningContext:
     question: Question
     pool: Pool
     seed: int = 0
+    """The run's seed; 0 also for a run without one."""
     sample: int = 0
     """Number of drafts of this round that were rejected before; 0 for the first try."""
     max_steps: int = MAX_STEPS

@@ -137,9 +137,9 @@ class SelectorGuard:
         return np.where(leaves, first_n, best)
 
     def hold_back(self, value_nm: Floats, best: int) -> Floats:
-        """Return the expected credit; set it below the best worker's if it is little higher.
+        """Return the expected credit without advantages for which the guard keeps the best worker.
 
-        Little means at most `advantage`, for which the guard keeps the best worker.
+        Where it exceeds the best worker's by at most `advantage`, it is set just below that.
         """
         best_n1 = value_nm[:, [best]]
         short_nm = (value_nm > best_n1) & (value_nm - best_n1 <= self.advantage)

@@ -314,8 +314,8 @@ def cheapest_acting(name: str, context: PlanningContext, rules: SessionRules) ->
 class Escalate(_BeginsCheaply):
     """The cheapest worker acts; after failures or a stall the best takes over, if that pays.
 
-    The cheapest worker acts again from the next task on, and if only its calls are covered by the
-    session's remaining dollars.
+    The cheapest worker takes over again at the next task, or when the session's remaining dollars
+    cover its calls but not the acting worker's.
     """
 
     name: str = "escalate"
