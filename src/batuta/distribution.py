@@ -69,7 +69,7 @@ class Installation:
         return f"-e '{path}[{extras}]'"
 
     def _pip_install(self) -> str:
-        """Return the beginning of an install command of pip, or of uv if pip is missing."""
+        """Return the start of an install command; uv's if uv left pip out of the environment."""
         if find_spec("pip") is None and _is_made_by_uv(self.prefix):
             return f"uv pip install --python {shlex.quote(str(self.prefix))}"
         if self.clone is None:

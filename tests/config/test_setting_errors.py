@@ -202,7 +202,9 @@ async def test_a_key_that_cannot_be_sent_is_told_with_the_name_of_its_variable(o
     async with HttpTransport() as http:
         with pytest.raises(ConfigError, match=f"^{owner}: MY_KEY: an API key contains"):
             await load_config(http, pool=str(file), environ={"MY_KEY": "two words"})
-        with pytest.raises(ConfigError, match=f"^{owner} needs the variable MY_KEY$"):
+        with pytest.raises(
+            ConfigError, match=f"^{owner} needs the variable MY_KEY: set it to the key$"
+        ):
             await load_config(http, pool=str(file), environ={"MY_KEY": " "})
 
 

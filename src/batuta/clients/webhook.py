@@ -63,8 +63,8 @@ class Webhook:
             key = b""
         if len(key) < _MIN_KEY_BYTES:
             raise ConfigError(
-                f"the secret of a webhook is base64 of {_MIN_KEY_BYTES} bytes or more: "
-                "openssl rand -base64 32"
+                f"the secret must be base64 of at least {_MIN_KEY_BYTES} bytes; `openssl rand "
+                "-base64 32` makes one"
             )
         self._key = key
         self._url = url

@@ -46,7 +46,7 @@ class EncodedSentences:
         return self
 
     def __call__(self, texts: Sequence[str]) -> Floats:
-        """Return a row of length 1 for each text: (n, WIDTH).
+        """Return a unit vector for each text, as rows: (n, WIDTH).
 
         Raises:
             ConfigError: the extra is not installed, or its files cannot be used.
@@ -98,7 +98,7 @@ class SentenceEmbedding:
         return self
 
     def __call__(self, texts: Sequence[str]) -> Floats:
-        """Return a row of length 1 for each text: (n, d).
+        """Return a unit vector for each text, as rows: (n, d).
 
         Raises:
             ConfigError: sentence-transformers is not installed, or the model cannot be loaded.
@@ -132,7 +132,7 @@ def _load_encoder(folder: str) -> Any:
 
 
 MINILM = "minilm"
-"""The name by which `choose_features` knows the encoder of the extra `encoder`."""
+"""The argument of `choose_features` for the encoder of the extra `encoder`."""
 
 
 def choose_features(embedding: str | None) -> Features:

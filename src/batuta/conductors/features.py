@@ -1,8 +1,8 @@
 """The protocol of features: question texts as vectors for selectors and routers.
 
 Of the implementations, `HashedNgrams` needs only numpy, `EncodedSentences` the extra `encoder`, and
-`SentenceEmbedding` a sentence-transformers model. All are fitted on the training questions, saved
-as tensors and a JSON card, and loaded by `feature_kinds.load_features`.
+`SentenceEmbedding` a sentence-transformers model. Only the first is fitted to training questions.
+All are saved as tensors and a JSON card, and loaded by `feature_kinds.load_features`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ class Features(Protocol):
         ...
 
     def fit(self, texts: Sequence[str]) -> Features:
-        """Return the features fitted to the texts; pretrained ones are returned unchanged."""
+        """Return the features fitted to the texts; pretrained ones are returned unchanged.
+
+        Raises:
+            ConfigError: there are no texts.
+        """
         ...
 
     def __call__(self, texts: Sequence[str]) -> Floats:

@@ -116,7 +116,7 @@ class ContinuedWorkflow:
 
 
 def continue_round(rounds: Sequence[Round], continuation: Workflow | None) -> Decision:
-    """Return the continuation unless there is none, it was run, or the last two steps agree."""
+    """Plan the continuation once, unless the last two steps agree; else accept the answer."""
     if continuation is None or len(rounds) > 1 or answers_agree(rounds[-1]):
         return AcceptedAnswer()
     return Plan(continuation)

@@ -113,13 +113,14 @@ class LLMConductor:
     ) -> Decision:
         """Ask the model for one draft, and parse it.
 
-        The model is not asked if its rounds are used up, if a rule hides the question from it,
-        while the breaker skips it, or if a limit of the run forbids the call.
+        If its rounds are used up, the model is not asked and the answer is accepted. The plan is
+        malformed without a call if a rule hides the question from the model, while the breaker
+        skips it, or if a limit of the run forbids the call.
         """
         if self.rounds is not None and len(context.previous) >= self.rounds:
             return AcceptedAnswer()
         if self.worker is not None and self.worker.id in context.forbidden:
-            reason = f"a rule forbids that {self.worker.id} sees the question"
+            reason = f"a rule forbids {self.worker.id} to see the question"
             return MalformedPlan(draft=Draft(), reason=reason, outage=True, again=False)
         health = self.health
         if health is None:
@@ -203,7 +204,7 @@ class LLMConductor:
         After a compact prompt, which only trained models get, only the programs are corrected.
 
         Raises:
-            WorkflowError: a step runs a program, but no earlier step writes one.
+            WorkflowError: a step runs a program, but none is given and no earlier step writes one.
         """
         pool, text = context.pool, context.question.text
         workflow = provide_programs(workflow, pool, text)

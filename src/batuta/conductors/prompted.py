@@ -13,8 +13,7 @@ from batuta.core.cost_bound import reasons_unasked
 from batuta.language import PromptOptions
 
 REASONING_TOKENS = 8192
-"""Default limit on the tokens of a draft, reasoning included, of a model that reasons by default.
-"""
+"""Default maximum tokens of a draft, reasoning included, for a model that reasons by default."""
 REASONING_EFFORT = "low"
 """Default effort of a model that reasons by default; the workers should do the reasoning."""
 _WINDOW_DIVISOR = 4

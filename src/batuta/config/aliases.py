@@ -36,7 +36,7 @@ class Aliases:
     """Served models by alias: a name, or a pattern with `*` and `?`."""
 
     def find(self, name: str) -> str | None:
-        """Return the model of which the name is an alias; None if the name is not an alias.
+        """Return the model that the name is an alias of; None if the name is not an alias.
 
         In each table an exact name takes precedence, then the longest matching pattern.
         """

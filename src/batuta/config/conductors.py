@@ -310,6 +310,7 @@ class Preset:
     conductor: Conductor | None
     """The conductor that answers; None: the baseline answers."""
     baseline: str | None
+    """The baseline's name, without `baseline/`; None: the conductor answers."""
     pool: Pool
     is_part: bool = False
     """True if the preset lists its workers, so that its pool may be a subset."""

@@ -68,7 +68,7 @@ DISCOVER_POOL = "discover"
 RULES = ("policies", "plan_rules", "approvals", "limits", "oidc")
 """The tables of a settings file that are named in a note if a pool ignores the file."""
 DEMO_POOL = "rehearsal"
-"""The simulated pool, of a plugin, that a server uses if no model is found."""
+"""The plugin's pool of simulated workers that a server uses if no model is found."""
 NO_MODELS = (
     "no model was found: set OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, OPENROUTER_API_KEY "
     "or DEEPSEEK_API_KEY, or start Ollama, vLLM, SGLang, llama.cpp or LM Studio; small models that "
@@ -214,6 +214,9 @@ def find_plugged_pool(workers: Pool) -> str | None:
     """Return the `--pool` value with which a plugin opens these workers; None: no plugin does.
 
     The workers of a plugin's pool have the plugin's name as a tag.
+
+    Raises:
+        BatutaError: the plugin cannot be loaded.
     """
     tags = {tag for worker in workers for tag in worker.tags}
     name = next((name for name in plugin_names("pool") if name in tags), None)
@@ -239,7 +242,7 @@ class _Loading:
         """Load the workers that the environment names, else those found on this machine.
 
         Raises:
-            ConfigError: no model was found, or a server that the environment names is silent.
+            ConfigError: no model was found, or the environment names only servers that are silent.
         """
         named = tuple(spec for spec in found.specs if spec not in found.unasked)
         if found.silent and not named:
@@ -440,7 +443,7 @@ def _open_webhook(
     try:
         return Webhook(http, setting.url, Secret(secret))
     except ConfigError as error:
-        raise ConfigError(f"approval_webhook: {error}") from None
+        raise ConfigError(f"approval_webhook: {setting.secret_env}: {error}") from None
 
 
 def _open_confidence(

@@ -40,6 +40,7 @@ class LoadedConfig:
     specs: tuple[WorkerSpec, ...] = ()
     """The settings of the workers; empty for simulated workers."""
     conductor: Conductor
+    """The conductor that answers as batuta-ultra."""
     limits: Limits
     mini: Conductor | None = None
     """The conductor that answers as batuta-mini; None: the best worker."""

@@ -107,7 +107,10 @@ class ApprovalSetting(StrictModel):
 
 
 class PresetLimits(StrictModel):
-    """Limits of a preset's runs, at most those of the whole file; a request can lower them."""
+    """Limits of a preset's runs, at most those of the whole file; a request can lower them.
+
+    None: the limit of the whole file.
+    """
 
     max_steps: int | None = Field(default=None, ge=1, le=MAX_STEPS)
     max_rounds: int | None = Field(default=None, ge=1, le=MAX_ROUNDS)
@@ -220,7 +223,7 @@ class ConductorSetting(StrictModel):
 
     worker: str | None = None
     """A worker of the pool, a fixed conductor, or the path of a trained conductor, a selector or a
-    workflow."""
+    workflow. None: `model` or, without one, the best worker."""
     model: str = ""
     """A conducting model that is not a worker; the next settings say how it is reached."""
     provider: str = "compatible"
@@ -278,7 +281,11 @@ class ConductorSetting(StrictModel):
 
 
 class SystemSetting(StrictModel):
-    """The system that answers under a served name."""
+    """The system that answers under a served name.
+
+    If nothing is set, batuta-ultra has the conductor of [conductor], and batuta-mini the best
+    worker.
+    """
 
     conductor: str | None = None
     """A worker of the pool, a fixed conductor, or the path of a trained conductor, a selector or a
@@ -307,7 +314,7 @@ class ExploreSetting(StrictModel):
     """How often a system explores alternatives to learn which is best, and the budget for that."""
 
     share: float = Field(gt=0, le=0.5)
-    """Share of the requests on which the system explores."""
+    """Share of the requests for which an alternative is drawn by Thompson sampling."""
     usd_per_day: Decimal = Field(ge=0)
     """Maximum cost of all exploring runs per day (UTC)."""
 
@@ -320,7 +327,10 @@ class MiniSetting(SystemSetting):
 
 
 class LimitsSetting(StrictModel):
-    """Limits of a run, unless its request sets lower ones."""
+    """Limits of a run, unless its request sets lower ones.
+
+    For tokens, dollars and the deadline None means no limit.
+    """
 
     max_steps: int = Field(default=MAX_STEPS, ge=1, le=MAX_STEPS)
     max_rounds: int | None = Field(default=None, ge=1, le=MAX_ROUNDS)
@@ -398,9 +408,9 @@ class ServerSetting(StrictModel):
     """Days for which runs, responses and finished jobs are kept; jobs at most 30 days. None: runs
     and responses are kept until they are deleted."""
     connections: int = Field(default=4096, ge=1)
-    """Maximum number of open connections; fewer if the process may not open that many files."""
+    """Maximum number of open connections of one process; fewer if it may not open so many files."""
     connections_per_address: int | None = Field(default=None, ge=1)
-    """Maximum number of connections of one IPv4 address or IPv6 /64 network; None: half of all.
+    """Maximum number of these connections from one IPv4 address or IPv6 /64 network; None: half.
     Behind a proxy all connections have the proxy's address."""
     private_pictures: bool = False
     """Whether image URLs may point to private networks; the providers fetch them."""

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from batuta.config.settings_file import StrictModel, VariableName
 
 Domain = Annotated[str, Field(min_length=1, max_length=300)]
-"""A domain with its subdomains; in lists of allowed and denied ones, a path prefix may follow."""
+"""A domain. In lists of allowed and denied ones it includes its subdomains, and may have a path."""
 
 
 class ServedSetting(StrictModel):
@@ -45,7 +45,7 @@ class SearchSetting(ServedSetting):
     allow_domains: tuple[Domain, ...] = ()
     """The domains from which results are shown; empty: all."""
     deny_domains: tuple[Domain, ...] = ()
-    """Domains from which no results are shown."""
+    """Domains from which no results are shown, even if they are allowed."""
 
     @model_validator(mode="after")
     def _check_endpoint(self) -> Self:
@@ -67,7 +67,7 @@ class ReaderSetting(ServedSetting):
     allow_domains: tuple[Domain, ...] = ()
     """The domains that may be read; empty: all."""
     deny_domains: tuple[Domain, ...] = ()
-    """Domains that must not be read."""
+    """Domains that must not be read, even if they are allowed."""
     private_hosts: tuple[Domain, ...] = ()
     """Hosts (`host` or `host:port`) of private networks that may be read besides public hosts."""
     max_bytes: int = Field(default=5 << 20, ge=1000)
@@ -84,7 +84,7 @@ class PythonSetting(ServedSetting):
     timeout_s: float = Field(default=20.0, gt=0, le=600)
     """Seconds that the programs of one call may run: the new one, and earlier ones run again."""
     memory_mb: int = Field(default=512, ge=64)
-    """Memory limit of a program's processes."""
+    """Maximum memory of all processes of a program together."""
     max_characters: int = Field(default=16_000, ge=500)
     """Maximum number of characters of a program's output; the rest is dropped."""
     interpreter: str = ""

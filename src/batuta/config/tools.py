@@ -80,7 +80,9 @@ def open_search(
     try:
         url_host(url)
     except ConfigError:
-        raise ConfigError("[tools.search] base_url must start with http:// or https://") from None
+        raise ConfigError(
+            "[tools.search] base_url must start with http:// or https:// and name a host"
+        ) from None
     return WebSearch(
         make_engine(EngineAddress(http=http, url=url, key=key)),
         price=setting.known_price,

@@ -68,7 +68,7 @@ class PriceSetting(StrictModel):
 
 
 class SamplingSetting(StrictModel):
-    """A worker's default sampling parameters."""
+    """A worker's default sampling parameters; None: the model's default."""
 
     temperature: float | None = Field(default=None, ge=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
@@ -107,14 +107,19 @@ class WorkerSetting(StrictModel):
     id: str = Field(min_length=1)
     model: str = Field(min_length=1)
     provider: str = "compatible"
+    """The provider's name; `compatible`: any other server with an OpenAI-compatible API."""
     base_url: str = ""
+    """The URL of the API; empty: the provider's usual one."""
     key_env: VariableName = ""
+    """The environment variable with the key; empty: the provider's usual one."""
     description: str = ""
+    """A line about the worker for the conductor; empty: what is known about the model."""
     tags: tuple[str, ...] = ()
+    """Tags in addition to the model's known ones."""
     context_window: int | None = Field(default=None, ge=1)
-    """Tokens; None: the known window of the model."""
+    """Tokens; None: the model's known window, if any."""
     price: PriceSetting | None = None
-    """None: the known price of the model."""
+    """None: the model's known price, if any."""
     strength: float | None = Field(default=None, ge=0, le=1)
     """Accuracy when the worker answers alone, in [0, 1]; None: unknown."""
     skills: dict[str, float | SkillSetting] = Field(default={})
@@ -131,7 +136,8 @@ class WorkerSetting(StrictModel):
     field_names: FieldNames = Field(default={})
     """The server's own names of request fields; a field with an empty name is not sent."""
     think_tags: ThinkTags = "off"
-    """How reasoning is tagged in the text of answers, so that it can be separated."""
+    """How reasoning is separated from answers: `off` (not at all), `tagged` (an answer may begin
+    with `<think>`) or `open` (an answer begins after it: the chat template ends with `<think>`)."""
     native_tools: tuple[Literal["web_search"], ...] = ()
     """Server tools that the provider runs instead of Batuta."""
     openai_api: Literal["chat", "responses", "images"] | None = None
@@ -178,7 +184,7 @@ class WorkerSetting(StrictModel):
         if not self.deployments:
             self.refuse_settings(("weight",), "shares calls among `deployments`: there are none")
         elif not self.weight and not any(each.weight for each in self.deployments):
-            raise ValueError("all weights are 0, so that no address would be called")
+            raise ValueError("all weights are 0: at least one must be above 0")
         return self
 
     @property

@@ -141,7 +141,7 @@ def _read_key(owner: str, variable: str, environ: Mapping[str, str]) -> Secret:
             message names the variable.
     """
     if not (value := read_variable(environ, variable)):
-        raise ConfigError(f"{owner} needs the variable {variable}")
+        raise ConfigError(f"{owner} needs the variable {variable}: set it to the key")
     try:
         return Secret(value)
     except ConfigError as error:
@@ -165,7 +165,7 @@ def _check_address(owner: str, url: str) -> None:
 def _with_deployments(
     spec: WorkerSpec, setting: WorkerSetting, environ: Mapping[str, str]
 ) -> WorkerSpec:
-    """Return the spec with all deployments of its worker.
+    """Return the spec with the further deployments of its worker.
 
     Raises:
         ConfigError: a deployment cannot be used, or cannot run the worker's `native_tools`.
@@ -252,7 +252,9 @@ def open_moderation(
     provider = find_provider(setting.provider)
     url = setting.base_url or provider_url(provider, environ)
     if not url or provider.api != "chat":
-        raise ConfigError("moderation needs a base_url of an OpenAI-compatible provider")
+        raise ConfigError(
+            "moderation needs a provider of OpenAI's API and, if that has no usual URL, a base_url"
+        )
     _check_address("moderation", url)
     key = provider_key(provider, environ)
     if setting.key_env:
@@ -326,8 +328,8 @@ def open_worker_clients(
     breaker.
 
     Raises:
-        ConfigError: a worker lacks a key, a base URL or the settings of its tool, has a setting
-            that its provider does not support, or its local model was not pulled.
+        ConfigError: a worker lacks a key, a base URL, an extra or the settings of its tool, has a
+            setting that its provider does not support, or its local model was not pulled.
     """
     return {
         spec.worker.id: open_worker_client(
@@ -358,8 +360,8 @@ def open_worker_client(
     a model; programs and tools have none.
 
     Raises:
-        ConfigError: the worker lacks a key, a base URL or the settings of its tool, has a setting
-            that its provider does not support, or its local model was not pulled.
+        ConfigError: the worker lacks a key, a base URL, an extra or the settings of its tool, has a
+            setting that its provider does not support, or its local model was not pulled.
     """
     if spec.provider == PYTHON:
         from batuta.sandbox.python_worker import PythonWorker  # noqa: PLC0415 - 0.3 s

@@ -107,6 +107,7 @@ class PlanningContext:
     question: Question
     pool: Pool
     seed: int = 0
+    """The run's seed; 0 also for a run without one."""
     sample: int = 0
     """Number of drafts of this round that were rejected before; 0 for the first try."""
     max_steps: int = MAX_STEPS
@@ -123,7 +124,7 @@ class Conductor(Protocol):
 
     Laws, without which the engine treats a plan as malformed: the workflow of a `Plan` has at most
     `context.max_steps` steps and names only workers of `context.pool`, or of `context.forbidden`,
-    which are replaced. `AcceptedAnswer` is returned only if `context.previous` is not empty.
+    which are replaced if possible. `AcceptedAnswer` needs a round in `context.previous`.
 
     A conductor may also implement `NeedsRounds` and `ModelConductor`.
     """

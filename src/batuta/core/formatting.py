@@ -25,7 +25,7 @@ _HOUR = 3600.0
 _DAY = 86400.0
 _MAX_DECIMALS = 9
 _ROUNDS_UP = 0.9995
-"""The part of a unit from which on a size is shown as one unit, not as 1000 smaller ones."""
+"""The fraction of a unit from which a size is shown in that unit, not in the next smaller one."""
 
 
 def format_cost(cost: Cost) -> str:

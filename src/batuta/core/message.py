@@ -52,6 +52,7 @@ class Image:
 
     url: str
     detail: str | None = None
+    """The resolution at which the model sees it, such as `low`; None: the provider's default."""
     kind: Literal["image"] = "image"
     cache: str | None = None
     """Cache mark: cache the prompt up to here, for `5m` or `1h`."""
@@ -130,7 +131,7 @@ class Citation:
     excerpt: str = ""
     """The cited passage."""
     file: str = ""
-    """The file's id, if a file is cited instead of a URL."""
+    """The cited file's id, or its path in the searched folder; `url` is then empty."""
     place: str = ""
     """The position in the file: `page 3`, or `lines 10-24`."""
 
@@ -289,13 +290,14 @@ class Question:
     tool_choice: str | None = None
     """`auto`, `none`, `required`, or the name of a tool; None: the provider's default."""
     parallel_tool_calls: bool | None = None
+    """Whether a reply may call several tools; None: the provider's default."""
     response_format: ResponseFormat | None = None
     sampling: Sampling = NO_SAMPLING
-    """The client's sampling settings for the visible answer; they apply to the last step only."""
+    """The client's sampling settings for the answer; steps that do not answer ignore them."""
     cache: PromptCache | None = None
     """The client's prompt cache settings; they apply to every worker."""
     tags: tuple[str, ...] = ()
-    """Tags such as `patient`, by which plan rules select questions; no model sees them."""
+    """Tags such as `patient`, to which plan and approval rules may apply; no model sees them."""
 
     def __post_init__(self) -> None:
         if not self.messages:
@@ -346,6 +348,7 @@ class Request:
     tool_choice: str | None = None
     """`auto`, `none`, `required`, or the name of a tool; None: the provider's default."""
     parallel_tool_calls: bool | None = None
+    """Whether a reply may call several tools; None: the provider's default."""
     response_format: ResponseFormat | None = None
     prefill: str = ""
     """The start of the assistant's reply, if the API can continue one."""
@@ -354,7 +357,7 @@ class Request:
     in this process. Empty: any name."""
     max_output: int | None = None
     """Output cap in tokens, including reasoning, that follows from a limit in dollars or a budget;
-    every client must send it. None: neither applies."""
+    a client whose model costs money must send it. None: neither applies."""
     cache: PromptCache | None = None
 
 
@@ -415,7 +418,7 @@ class Delta:
     text: str = ""
     reasoning: str = ""
     tool_index: int | None = None
-    """Which tool call of the reply this fragment belongs to, from 0."""
+    """Index of the tool call that the fragment belongs to, from 0; None: it belongs to none."""
     tool_id: str = ""
     tool_name: str = ""
     tool_arguments: str = ""

@@ -236,7 +236,7 @@ class Round:
     planning: TimeSpan = TimeSpan(0.0, 0.0)
 
     def step(self, index: int) -> StepRun | None:
-        """Return the step with that index, if it was run."""
+        """Return the step with that index; None if it was not run."""
         for step in self.steps:
             if step.index == index:
                 return step
@@ -346,12 +346,13 @@ class Run:
     error: str | None = None
     error_code: str | None = None
     limit: str | None = None
-    """The limit that ended the run or truncated its answer, if one did."""
+    """The limit that ended the run or truncated its answer: `tokens`, `usd`, `seconds` or `rounds`;
+    None: none did."""
     seconds: float = 0.0
     guards: tuple[GuardrailTriggered, ...] = ()
     """The actions of guardrails and rules, in order."""
     expected: WorkflowEstimate | None = None
-    """The cost estimate of a dry run."""
+    """The estimate of a dry run's workflow; None: there is no workflow, or it was run."""
     confidence: float | None = None
     """The probability that the answer is correct; None if it is unknown, as without a confidence
     model that was fitted for the conductor and the worker."""

@@ -36,7 +36,7 @@ def render_run_html(rounds: Sequence[Sequence[StepRow]], summary: str, answer: s
     Args:
         rounds: the steps of each round's workflow.
         summary: one line on the whole run.
-        answer: the answer's text; None if there is none, in which case `summary` says why.
+        answer: the answer's text, shown below the summary; None: none is shown.
     """
     drawn = "".join(_render_round(rows) for rows in rounds if rows)
     shown = "" if answer is None else f'<pre style="white-space:pre-wrap">{escape(answer)}</pre>'

@@ -19,7 +19,8 @@ FILE_SEARCH = "file_search"
 class NamedFiles(Protocol):
     """The files of one tenant, with a selection named by the request.
 
-    Laws: a deleted or expired file is in no list and has no text.
+    Laws: a deleted or expired file is in no list and has no text; every method raises a
+    `StoreError` if the files cannot be read.
     """
 
     @property
@@ -40,7 +41,7 @@ class NamedFiles(Protocol):
         ...
 
     async def read_vectors(self, ids: Sequence[str]) -> Mapping[str, bytes]:
-        """Return the stored vectors of the files' passages, for the files that have some."""
+        """Return the stored vectors of files' passages by file id, for files that have some."""
         ...
 
     async def read_contents(self) -> list[tuple[str, bytes]]:

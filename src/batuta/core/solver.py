@@ -17,7 +17,7 @@ None if the question has no tests or they could not be run."""
 
 
 class RunCache(Protocol):
-    """Runs that several solvers share, so that no run is executed twice."""
+    """A cache of runs that several solvers share."""
 
     async def get_or_run(self, key: Hashable, execute: Callable[[], Awaitable[Run]]) -> Run:
         """Return the run with that key; execute it if it is not cached."""

@@ -17,6 +17,7 @@ class Grade:
     extracted: str | None = None
     """The text that the grader compared with the target; None if it compared none."""
     reason: str = ""
+    """Why the answer has this score, or none; empty: not stated."""
 
 
 class Grader(Protocol):

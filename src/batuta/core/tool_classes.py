@@ -34,7 +34,7 @@ def _fits_pattern(name: str, pattern: str) -> bool:
 
 
 MOST_READ = 200
-"""Maximum number of characters of a tool's name, and of parameters, that are examined."""
+"""Maximum number of a tool's parameters, and of its name's characters, that are examined."""
 
 
 class ToolClass(StrEnum):

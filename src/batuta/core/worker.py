@@ -189,7 +189,9 @@ class Pool:
         if not self.workers:
             raise ValueError("a pool needs at least one worker")
         if len({worker.id for worker in self.workers}) != len(self.workers):
-            raise ValueError("two workers of a pool have the same id")
+            ids = [worker.id for worker in self.workers]
+            twice = next(worker for worker in ids if ids.count(worker) > 1)
+            raise ValueError(f"two workers of a pool have the same id, {twice}")
 
     def __len__(self) -> int:
         return len(self.workers)

@@ -1,4 +1,4 @@
-"""The embedded conductor's model: a tiny Qwen2, computed in this process with numpy."""
+"""Models of trained conductors in this process: a tiny Qwen2 in numpy, or a GGUF file."""
 
 from batuta.embedded.bpe import Tokenizer
 from batuta.embedded.client import CHAT_TEMPLATE, EmbeddedClient

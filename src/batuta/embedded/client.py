@@ -287,7 +287,7 @@ class EmbeddedClient:
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Return a client for the model in `folder`, which may be adapters of another folder.
+        """Return a client for the model in `folder`, or for its adapters with their base model.
 
         Raises:
             ConfigError: the folder, a file, a tensor or a setting is missing or not supported.
@@ -309,7 +309,8 @@ class EmbeddedClient:
         tokenizer = Tokenizer(read_json(tokenizer_folder / "tokenizer.json"))
         if len(tokenizer) > shape.vocabulary:
             raise ConfigError(
-                f"tokenizer.json has {len(tokenizer)} tokens, config.json {shape.vocabulary}"
+                f"tokenizer.json has {len(tokenizer)} tokens, more than the vocab_size of "
+                f"config.json, {shape.vocabulary}"
             )
         model = _read_model(shape, folder, base)
         return cls(folder.name, model, tokenizer, _eos_tokens(base, config))

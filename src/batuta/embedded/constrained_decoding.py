@@ -27,7 +27,7 @@ class NameTokens:
         self._sorted = sorted(pair for pair in spelled if pair[0])
 
     def continuing_tokens(self, rest: bytes) -> Iterator[int]:
-        """Yield the tokens that spell a prefix of `rest`, or all of it and more."""
+        """Yield the tokens whose bytes are a prefix of `rest`, or begin with `rest`."""
         for end in range(1, len(rest)):
             yield from self._tokens_starting(rest[:end], whole=True)
         yield from self._tokens_starting(rest, whole=False)

@@ -4,8 +4,8 @@ The client is for Llama and Qwen2 conductors that `batuta train export` wrote; t
 this package is for small models only.
 
 If the request names workers, a draft is decoded with a grammar (guided decoding, Willard and Louf
-2023, arXiv:2307.09702): a line of thought may precede the lists, workers are listed ones, and a
-step reads earlier steps only.
+2023, arXiv:2307.09702): a line of thought may precede the lists, only these workers occur, and a
+step reads only earlier steps.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The tokens and dollars that a run has spent, and the dollars reserved for calls in flight.
 
 The maximum cost of a call is reserved before the call: from the run's own limit in dollars and, if
-the run also spends a key's or tenant's budget, from that budget (`Funds`). So no call that keeps to
-its bound (`core.cost_bound`) exceeds either limit.
+the run also spends a budget of its key, tenant or session, from that budget (`Funds`). So no call
+that keeps to its bound (`core.cost_bound`) exceeds either limit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ZERO_USD = Decimal(0)
 
 
 class Funds(Protocol):
-    """A shared budget that a run spends from: a key's or a tenant's."""
+    """Shared budgets that a run spends from: of its key, its tenant or its session."""
 
     @property
     def granted(self) -> Decimal:
@@ -43,7 +43,7 @@ class Funds(Protocol):
         """Raise `granted` to `usd`, or at least to `least`; return the new value.
 
         Raises:
-            LimitReachedError: the budget cannot grant even `least`.
+            LimitReachedError: a budget cannot grant even `least`, or cannot be checked now.
         """
         ...
 

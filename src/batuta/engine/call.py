@@ -196,8 +196,8 @@ class OfferedTools:
     def drop_calls(self, reply: Reply) -> Reply:
         """Return the reply and its alternatives without the calls that are dropped.
 
-        The remaining calls get the offered tools' exact names and the client's ids. A reply that
-        ended in calls, of which none remain, ends as `Finish.STOP`.
+        The remaining calls get the offered tools' exact names and the client's ids. If a reply
+        ended in calls and none remains, it ends as `Finish.STOP`.
         """
         if reply.alternatives:
             others = tuple(self.drop_calls(other) for other in reply.alternatives)

@@ -65,7 +65,8 @@ class Calibration:
     weights: Mapping[str, float]
     """The weight of each signal."""
     workers: Mapping[WorkerId, float]
-    """The accuracy, in [0, 1], of each worker that answered in the graded runs."""
+    """The accuracy, in [0, 1], of each worker that answered in the graded runs, shrunk towards the
+    accuracy of all of these runs."""
     runs: int
     """Number of graded runs used for the fit."""
     curve: tuple[tuple[float, float], ...] = ()

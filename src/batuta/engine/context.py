@@ -50,12 +50,12 @@ class TimeoutPolicy:
     """How long a step may keep a run waiting before another worker is asked."""
 
     step_seconds: float | None = None
-    """Seconds after which a call is cancelled for a substitute. There is no limit for the last
-    candidate, for a call of which the client has already received text, and for the last step if
-    `hedge_seconds` is set."""
+    """Seconds after which a call is cancelled for a substitute; None: no limit. There is none for
+    the last candidate, for a call of which the client has already received text, and for the last
+    step if `hedge_seconds` is set."""
     hedge_seconds: float | None = None
     """Seconds without output of the last step's worker after which a second worker is called in
-    parallel; the faster one answers."""
+    parallel; the faster one answers. None: no second call is made."""
 
     def __post_init__(self) -> None:
         if any(

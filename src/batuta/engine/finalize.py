@@ -82,7 +82,7 @@ def finalize_run(
     *,
     seconds: float,
     limit: LimitReachedError | None = None,
-    capped: bool = False,
+    rounds_exhausted: bool = False,
     exposed: Failure | None = None,
     fallback: bool = True,
     parallel: bool = True,
@@ -93,8 +93,8 @@ def finalize_run(
         rounds: all rounds of the run.
         seconds: how long the run took.
         limit: the limit that forbade or interrupted a call; None if none did.
-        capped: whether the last of several allowed rounds was run, so that the conductor could not
-            judge its answer.
+        rounds_exhausted: whether the last of several allowed rounds was run, so that the conductor
+            could not judge its answer.
         exposed: the failure of a last step of which the client has received text; None if there
             was no such failure.
         fallback: whether an earlier round's answer may be returned if the last round has none;
@@ -125,7 +125,7 @@ def finalize_run(
     if reply is None:
         return _failed_end(rounds, limit, seconds)
     outcome = _run_outcome(answered[-1], reply, limit)
-    name = limit.limit if limit else "rounds" if capped else None
+    name = limit.limit if limit else "rounds" if rounds_exhausted else None
     if name is None and _is_truncated_by_budget(answered[-1]):
         name = "usd"
     answering = next(each for each in reversed(rounds) if final_reply(each) is reply)

@@ -77,7 +77,7 @@ class PlanningListener(NullListener):
     async def on_failure(self, failure: Failure) -> None:
         """Charge the failed attempt and, unless the call was cancelled, reserve the next one.
 
-        A cancelled call is charged only if it was reserved.
+        A cancelled call whose reservation was not granted yet is not charged.
 
         Raises:
             LimitReachedError: the budget forbids another attempt.

@@ -366,7 +366,7 @@ class _RunLoop:
             context.rounds,
             seconds=context.elapsed(),
             limit=context.limit,
-            capped=self.rounds_exhausted,
+            rounds_exhausted=self.rounds_exhausted,
             exposed=context.exposed_failure,
             fallback=self.settings.fallback,
             parallel=context.question.parallel_tool_calls is not False,

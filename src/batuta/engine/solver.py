@@ -71,7 +71,8 @@ class ConductorSolver:
 
     conductor: Conductor
     calls: int | None = None
-    """Maximum number of steps of a workflow; None: the context's limit."""
+    """Maximum number of steps of a workflow, and so of calls in a round; None: the context's limit.
+    """
     rounds: int = 1
     """Maximum number of rounds."""
 

@@ -137,9 +137,9 @@ class SelectorGuard:
         return np.where(leaves, first_n, best)
 
     def hold_back(self, value_nm: Floats, best: int) -> Floats:
-        """Return the expected credit; set it below the best worker's if it is little higher.
+        """Return the expected credit without advantages for which the guard keeps the best worker.
 
-        Little means at most `advantage`, for which the guard keeps the best worker.
+        Where it exceeds the best worker's by at most `advantage`, it is set just below that.
         """
         best_n1 = value_nm[:, [best]]
         short_nm = (value_nm > best_n1) & (value_nm - best_n1 <= self.advantage)
@@ -162,9 +162,9 @@ VALUE_ARRAYS = ("mean_m", "memory_nd", "credit_nm", "known_nm", "linear_dm", "me
 class Selector:
     """A conductor that plans one step: the chosen worker and no subtask.
 
-    A selector needs numpy, and what its features need (see `feature_kinds`). It chooses only
-    workers to which it was fitted or that were added; if the pool has none of them, the pool's best
-    worker answers.
+    A selector needs numpy, and what its features need (see `feature_kinds`); if that is missing,
+    choosing raises a `ConfigError`. It chooses only workers to which it was fitted or that were
+    added; if the pool has none of them, the pool's best worker answers.
     """
 
     title: str

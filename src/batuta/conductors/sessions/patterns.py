@@ -207,7 +207,8 @@ class Conducting:
     continues_workflow: bool
     """Whether a workflow that waits for tool results is continued, if there is one.
 
-    A session pattern does not continue one plain step if its decision begins plainly too."""
+    Under a session pattern, a new workflow replaces a waiting one of a single step with the
+    unchanged conversation if `is_plain` or `begins_plainly` is True."""
     is_plain: bool = False
     """Whether one worker is asked the unchanged conversation, without any further step."""
     begins_plainly: bool = False
@@ -260,7 +261,7 @@ def cheapest_actor(question: Question, pool: Pool, rules: SessionRules) -> Worke
 
 
 def note_uncompared(question: Question, pool: Pool, rules: SessionRules) -> str:
-    """Return clauses on workers that may be cheaper but lack the tag or price to be compared by.
+    """Return clauses on workers that may be cheaper but were not compared, or at an assumed price.
 
     At most three workers are named, and none that is known to be more expensive.
     """
@@ -313,8 +314,8 @@ def cheapest_acting(name: str, context: PlanningContext, rules: SessionRules) ->
 class Escalate(_BeginsCheaply):
     """The cheapest worker acts; after failures or a stall the best takes over, if that pays.
 
-    The cheapest worker acts again from the next task on, and if only its calls are covered by the
-    session's remaining dollars.
+    The cheapest worker takes over again at the next task, or when the session's remaining dollars
+    cover its calls but not the acting worker's.
     """
 
     name: str = "escalate"

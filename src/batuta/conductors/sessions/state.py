@@ -243,7 +243,7 @@ DEFAULT_RULES = SessionRules()
 MOST_THREADS = 8
 """Maximum number of threads kept of a session; the least recently used thread is dropped first."""
 MOST_WARM = 8
-"""Maximum number of workers of which a thread tracks the cached prompts."""
+"""Maximum number of workers whose cached prompts a thread tracks."""
 MOST_FAILURES = 8
 """Maximum number of distinct failures of a turn that are counted separately; the others share one
 count."""
