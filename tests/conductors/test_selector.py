@@ -199,6 +199,15 @@ def test_a_folder_that_holds_no_selector_is_an_error_that_says_so(selector, tmp_
         open_selector(tmp_path)
 
 
+def test_a_selector_whose_features_cannot_be_used_here_is_not_opened(selector, tmp_path):
+    """A server started, and each question then failed."""
+    card, tensors = selector.state()
+    features = {"kind": "sentence-embedding", "folder": str(tmp_path / "gone")}
+    write_folder(tmp_path / "mini", {**card, "features": features}, tensors)
+    with pytest.raises(ConfigError, match="sentence"):
+        open_selector(tmp_path / "mini")
+
+
 def test_a_new_worker_joins_by_a_few_outcomes_and_nothing_is_trained_again(selector):
     few = [(text, kind) for kind in KINDS for text in asked(kind, 6, 7)]
     scores = [1.0 if kind in {"rhyme", "spell", "date"} else 0.0 for _, kind in few]

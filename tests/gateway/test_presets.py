@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from batuta.clients import HttpTransport, ScriptedClient
+from batuta.conductors.fixed_workflows import FixedConductor
 from batuta.config.conductors import PATTERN_PREFIX, PATTERNS, open_patterns
 from batuta.config.load import load_config
-from batuta.core import Reply
+from batuta.core import Pool, Reply, Worker, WorkerId
 from batuta.core.conductor import conductor_worker
 from batuta.errors import ConfigError
 from batuta.gateway import ServerState
@@ -276,3 +277,12 @@ async def test_a_worker_outside_may_conduct(tmp_path):
     drafts = conductor_worker(served.conductor)
     assert drafts is not None and drafts.id == "ada"
     assert [worker.id for worker in served.pool] == ["bob", "cyd"]
+
+
+async def test_a_folder_named_like_a_pattern_takes_its_name_from_nothing(tmp_path, monkeypatch):
+    (tmp_path / "fusion").mkdir()
+    (tmp_path / "fusion" / "batuta.json").write_text('{"kind": "selector"}')
+    monkeypatch.chdir(tmp_path)
+    pool = Pool(tuple(Worker(id=WorkerId(name), model=name) for name in ("ada", "ben")))
+    opened = {preset.name: preset.conductor for preset in open_patterns(pool, {})}
+    assert isinstance(opened["pattern/fusion"], FixedConductor) and len(opened) == len(PATTERNS)

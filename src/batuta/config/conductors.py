@@ -361,7 +361,8 @@ def open_patterns(pool: Pool, clients: Mapping[WorkerId, Client]) -> tuple[Prese
     return tuple(
         Preset(
             name=f"{PATTERN_PREFIX}{name}",
-            conductor=open_conductor(name, pool, clients, ConductorOptions()),
+            # not `open_conductor`, which prefers a folder of that name
+            conductor=FIXED[name]() if name in FIXED else _CONSULTING[name](clients),
             baseline=None,
             pool=pool,
             limits=PresetLimits(),

@@ -96,9 +96,11 @@ def _build_selector(card: Card, tensors: Tensors) -> Selector:
         )
     workers = tuple(WorkerId(str(name)) for name in card["workers"])
     arrays = {name: tensors[f"values.{name}"] for name in VALUE_ARRAYS}
+    features = load_features(card["features"], tensors)
+    features(["a question"])  # says now if a library is missing, not with the first question
     return Selector(
         title=str(card["name"]),
-        features=load_features(card["features"], tensors),
+        features=features,
         values=ValueModel(workers=workers, smoothing=Smoothing(**card["smoothing"]), **arrays),
         guard=SelectorGuard(**card["guard"]),
     )
