@@ -201,6 +201,7 @@ def call_cases(data: Any) -> tuple[CodeCase, ...]:
 
     Raises:
         ValueError: as for `read_tolerance`, or an output is not JSON.
+        RecursionError: an output is nested too deeply.
         KeyError: a field is missing.
     """
     allowed = read_tolerance(data)
