@@ -37,7 +37,7 @@ class TaskSource(Protocol):
         ...
 
     def draw_training(self, parts: Sequence[str], count: int, seed: int) -> list[Task]:
-        """Return training questions.
+        """Return `count` training questions; `parts` and `seed` are as for `draw_test`.
 
         Raises:
             ConfigError: there are no such questions.

@@ -215,7 +215,7 @@ def warmup(
     changes: Set = None,
     resume: ResumeStage = False,
 ) -> None:
-    """Teach a policy the syntax of workflows, never a strategy.
+    """Teach a policy the syntax of workflows by random workflows.
 
     The policy starts from random weights, or from the language model that policy.start names. Every
     log.checkpoint_every steps a checkpoint is written.

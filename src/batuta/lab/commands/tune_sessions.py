@@ -58,7 +58,7 @@ def _print_table(found: dict[str, Any]) -> None:
     console.print(table)
     if found["of_several_models"]:
         omitted = found["of_several_models"]
-        console.print(f"sessions of several models, which are left out: {omitted}")
+        console.print(f"sessions of several models or only of helper requests, left out: {omitted}")
     for name, choice in (("pattern", found["choice"]), ("margin", found["margin"])):
         console.print(f"{name}: {_describe_choice(choice)}")
 

@@ -39,6 +39,7 @@ class AllWorkers:
 
     samples: int = 1
     calls: None = None
+    """None: the number depends on the pool."""
 
     def __post_init__(self) -> None:
         if self.samples < 1:
@@ -93,6 +94,7 @@ class Vote:
 
     name: str = "vote"
     calls: None = None
+    """None: the number depends on the pool."""
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
         """Ask every worker once and vote."""

@@ -74,7 +74,10 @@ async def learn_skills(part: EvalPart, history: History, *, concurrency: int) ->
 
 
 BUDGET_SPENT = "the budget was spent before it could run"
-NOTHING_LEFT = "it must learn from other questions, and none are left: use fewer with --limit"
+NOTHING_LEFT = (
+    "it must learn from other questions, and none are left: use fewer with --limit, or for a "
+    "record another --split"
+)
 
 
 async def evaluate_parts(

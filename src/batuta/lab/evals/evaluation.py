@@ -110,5 +110,6 @@ def warn_unmeasured(pool: Pool) -> str:
     return (
         f"there are no other questions to measure the workers on: {pool.ranked()[0].id} is taken "
         f"as the best single worker, because {explain_best(pool)}; another worker may be better. "
-        "Use fewer questions with --limit, so that the rest can measure the workers"
+        "Use fewer questions with --limit (for a record another --split), so that the rest can "
+        "measure the workers"
     )

@@ -278,7 +278,10 @@ def _unmeasured_best_worker_lines(report: Json) -> list[str]:
         f"‡ {why}: {known['assumed']} is taken as the best single worker, because {known['why']}; "
         "another worker may be better."
     )
-    more = "Use fewer questions with --limit, so that the rest can measure the workers."
+    more = (
+        "Use fewer questions with --limit (for a record another --split), so that the rest can "
+        "measure the workers."
+    )
     return [note if lost else f"{note} {more}"]
 
 

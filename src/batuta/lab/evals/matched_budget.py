@@ -27,8 +27,8 @@ class MatchedBudget:
     amount: float
     """That system's mean per question, in the unit `what`."""
     k: int
-    """The number of samples of the best worker that cost as much, rounded up; at most those that a
-    record has."""
+    """The number of samples of the best worker that cost as much, rounded up (a cost less
+    `SAMPLE_SLACK`); at most those that a record has."""
 
 
 def match_calls(name: str, runs: Sequence[TrialResult]) -> MatchedBudget | None:

@@ -101,7 +101,7 @@ class _Row:
 
     @property
     def kind(self) -> str:
-        """`differ` if grades differ, `wrong` if all systems are wrong, else `right`."""
+        """`differ` if grades differ, `wrong` if all are wrong, else `right` (also if ungraded)."""
         marks = {cell.mark for cell in self.cells} - {"·"}
         return "differ" if len(marks) > 1 else "wrong" if marks == {"✗"} else "right"
 

@@ -48,18 +48,19 @@ class TrialResult:
     """The score in [0, 1]; None if `unscored` has a reason."""
     unscored: UnscoredReason | None
     reason: str
-    """The grader's reason, or the outage's message; empty for a private question."""
+    """The reason of the grade or why there is no answer, or the outage's message; empty for a
+    private question."""
     outcome: str
     """The value of the run's `Outcome`, or `INVALID_PLAN` of `runner`."""
     answer: str | None
     """The answer that the grader extracted; None if there is none or the question is private."""
     tokens: int | None
-    """All tokens, including the conductor's; None if a record lacks some."""
+    """All tokens but the judge's, including the conductor's; None if a record lacks some."""
     conductor_tokens: int
     usd: Decimal | None
     """Dollars, including the judge's; None if a call has no known price."""
     calls: int
-    """All calls, including the conductor's and failed calls."""
+    """All calls but the judge's, including the conductor's and failed calls."""
     rounds: int
     depth: int
     """Steps of the longest chain, summed over all rounds."""

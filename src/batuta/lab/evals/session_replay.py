@@ -112,9 +112,9 @@ def find_takeover(reasons: Iterable[str], worth: float) -> Weighed | None:
 
 
 def describe_patterns(sessions: Sequence[PlayedSession], worth: float) -> list[dict[str, Any]]:
-    """Return number, resolved share and cost of each model's sessions, by mean worth descending.
+    """Return each model's number of sessions, their resolved share and cost, the best model first.
 
-    `worth` is the worth of a resolved session in dollars.
+    The best model has the greatest mean worth. `worth` is that of a resolved session, in dollars.
     """
     rows: list[dict[str, Any]] = []
     for model in {one.model for one in sessions}:

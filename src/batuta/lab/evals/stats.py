@@ -26,7 +26,7 @@ RunKey = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The difference of two systems on the same questions."""
+    """The mean score of one system less that of another, on the same questions."""
 
     questions: int
     mean: float

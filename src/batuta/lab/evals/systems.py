@@ -516,5 +516,8 @@ def _other_system(name: str, subject: Subject) -> System:
     if is_own_system(name):
         return _own_system(name)
     if name.startswith("cascade@"):
-        raise ConfigError(f"{name}: the price of a call must be below 1, as in cascade@0.001")
+        raise ConfigError(
+            f"{name}: the price of a call must be below 1 and have at most six decimals, as in "
+            "cascade@0.001"
+        )
     raise ConfigError(f"there is no system {name!r}; {suggest_names(name, system_names(subject))}")

@@ -41,7 +41,7 @@ STARTS = 3
 REVIVAL_POLL_S = 0.2
 """Seconds between two checks of an actor that is being restarted."""
 SERVE_POLL_S = 2.0
-"""Seconds to wait until an actor serves a job before checking whether it could not."""
+"""Seconds to wait for an actor to open a job before checking whether it could not read the job."""
 END_TIMEOUT_S = 5.0
 """Seconds that an actor has to close its job."""
 _TOO_SLOW = "timed out during startup"

@@ -41,7 +41,7 @@ class RunSamples:
     answers_qms: NDArray[np.int32]
     """Extracted answers, as indices into `answers`; -1 for no answer."""
     answers: tuple[str, ...]
-    """The different answers; answers that differ only in formatting are the same."""
+    """The different answers; from a record or file, not those that differ only in formatting."""
 
     def select(self, index: Any) -> RunSamples:
         """Return the runs that `index` selects from the arrays."""

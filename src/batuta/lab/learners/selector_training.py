@@ -223,7 +223,7 @@ class SelectorRecipe:
     name: str = "mini"
     features: Features = HashedNgrams()
     dollar: float = 0.0
-    """The credit that a dollar is worth, which is subtracted from the reward."""
+    """The credit that a dollar is worth; a reward is credit less the worth of the call's cost."""
 
 
 def fit_selector(

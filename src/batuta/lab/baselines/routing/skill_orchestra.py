@@ -58,6 +58,7 @@ from batuta.usage import ZERO_COST, ZERO_USAGE
 
 NAME = "skillorchestra"
 DEMAND_TOKENS = 400
+"""Maximum number of tokens of the reply that names the skills."""
 _SHOWN_CHARACTERS = 2000
 _EQUAL = 1e-6
 
@@ -234,9 +235,10 @@ class SkillOrchestra:
     """Subtracted from a worker's score for each dollar of a call; with 0, cost only breaks ties."""
     name: str = NAME
     calls: int = 1
+    """Maximum number of steps; one is planned."""
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """Return the run of the chosen worker, which includes the orchestrator's call."""
+        """Return the chosen worker's run, which includes the orchestrator's call if it is asked."""
         models = (worker.id for worker in context.pool.ranked() if worker.is_model)
         asked = (one for one in (self.orchestrator, *models) if one in context.pool)
         conductor = _SkillConductor(self, next(asked, None), context.clients)

@@ -47,6 +47,7 @@ from batuta.lab.learners.history import History
 
 AnswerForm = Literal["answers", "embeddings"]
 NEIGHBOURS = 20
+"""The number of questions in the mean D of the local form, the new question included."""
 MIN_WORKERS = 3
 """Minimum number of workers, because delta needs a triangle of distances."""
 _DIFFERENT_DISTANCE = 2.0

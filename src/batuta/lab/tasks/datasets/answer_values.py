@@ -64,10 +64,12 @@ def whole_number(text: str) -> str | None:
 
 
 def read_tags(value: Any) -> tuple[str, ...]:
-    """Return the tags of a task, from a list, or from a string separated by `,`, `;` or `|`.
+    """Return the tags of a task; none for an empty cell.
+
+    The value is a list, or a string: a JSON or Python list, or tags separated by `,`, `;` or `|`.
 
     Raises:
-        TypeError: the value is neither.
+        TypeError: the value has another form.
     """
     if is_missing(value):
         return ()

@@ -218,7 +218,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an invalid date
         raise SourceError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(found, dict):
-        raise SourceError(f"{path} is not a mapping of fields; see the evaluation page")
+        raise SourceError(f"{path} is not a mapping of fields, such as `tasks`")
     return {str(name): value for name, value in cast("Mapping[Any, Any]", found).items()}
 
 

@@ -33,7 +33,7 @@ MAX_WEAK_STATEMENTS = 8
 """Maximum number of weak statements ("so it is", "I would pick") read in a line."""
 
 MAX_LABELLED_LINE = 100
-"""Maximum length of a line read as an option's letter and text, if the texts are unknown."""
+"""Maximum number of characters of an option after its letter, if the texts are unknown."""
 
 UNCLEAR = ("?", "??")
 """Stands for the letters of a statement that does not choose a single option."""

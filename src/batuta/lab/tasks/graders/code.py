@@ -1,4 +1,4 @@
-"""Grades programs: a sandbox runs them on tests, and this process compares the outputs."""
+"""Grades programs: a sandbox runs their tests, and this process compares outputs and values."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class CodeCase:
 
 @final
 class CodeGrader:
-    """Scores 1 if the last program of an answer passes every case, else 0.
+    """Scores 1 if the program of an answer (`extract_program`) passes every case, else 0.
 
     The cases after a failed case are not run. The grade is undecided (None) if the sandbox is lost.
     """
@@ -185,6 +185,10 @@ def script_cases(data: Any) -> tuple[CodeCase, ...]:
     """Return the cases of a program that reads and prints: `{"tests": [{"input", "output"}]}`.
 
     `"tolerance"` is the relative or absolute error that numbers with decimals may have.
+
+    Raises:
+        ValueError: as for `read_tolerance`.
+        KeyError: a field is missing.
     """
     allowed = read_tolerance(data)
     return tuple(
@@ -193,7 +197,13 @@ def script_cases(data: Any) -> tuple[CodeCase, ...]:
 
 
 def call_cases(data: Any) -> tuple[CodeCase, ...]:
-    """Return the cases of a function: as `script_cases`, with `"entry"` and an argument per line."""
+    """Return the cases of a function: as `script_cases`, with `"entry"` and an argument per line.
+
+    Raises:
+        ValueError: as for `read_tolerance`, or an output is not JSON.
+        RecursionError: an output is nested too deeply.
+        KeyError: a field is missing.
+    """
     allowed = read_tolerance(data)
     return tuple(
         CodeCase(
