@@ -212,6 +212,14 @@ class TestEqualCalls:
         unknown = replace(alone, judge_usd=None, usd=None)
         assert match_cost("ultra", [conducted], [unknown]).what == "tokens"
 
+    async def test_answers_that_differ_only_in_form_are_one_answer_as_in_the_file(self):
+        said = dict(zip((WorkerId("a"), WorkerId("b")), ("Paris", "paris."), strict=True))
+        history = measured_history(
+            questions(1), tuple(said), lambda who, _: result(answer=said[who]), lambda _: "f"
+        )
+        assert history.samples is not None
+        assert history.samples.answers_qms.tolist() == [[[0], [0]]]
+
     async def test_more_samples_than_can_be_asked_are_left_out_and_the_rest_is_reported(
         self, tmp_path
     ):

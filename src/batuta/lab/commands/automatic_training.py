@@ -82,7 +82,7 @@ def train_automatically(
         source=tasks,
         held=count_held_out(tasks),
         minutes=minutes,
-        cores=os.process_cpu_count() if sys.version_info >= (3, 13) else os.cpu_count() or 1,
+        cores=(os.process_cpu_count() if sys.version_info >= (3, 13) else os.cpu_count()) or 1,
         output=out,
         seed=seed,
     )

@@ -22,7 +22,7 @@ from batuta.lab.baselines.routing.skill_orchestra import NAME as SKILLS
 from batuta.lab.baselines.routing.smoothie import Smoothie
 from batuta.lab.evals.result_log import TrialResult
 from batuta.lab.learners.cached_features import CachedFeatures
-from batuta.lab.learners.history import History, RunSamples
+from batuta.lab.learners.history import History, join_samples
 from batuta.lab.learners.selector_training import SelectorRecipe, fit_selector
 from batuta.lab.tasks.recorded import RecordedOutcomes
 
@@ -145,7 +145,7 @@ def measured_history(
     texts = sorted({answer for row in answers for answer in row if answer is not None})
     codes: dict[str | None, int] = {text: code for code, text in enumerate(texts)}
     answers_qm = np.array([[codes.get(a, -1) for a in row] for row in answers], np.int32)
-    samples = RunSamples(credit_qm[:, :, None], answers_qm.reshape(*shape, 1), tuple(texts))
+    samples = join_samples(credit_qm[:, :, None], answers_qm.reshape(*shape, 1), tuple(texts))
     return History(
         questions=tuple(task.question for task in tasks),
         workers=tuple(workers),

@@ -41,7 +41,7 @@ class RunSamples:
     answers_qms: NDArray[np.int32]
     """Extracted answers, as indices into `answers`; -1 for no answer."""
     answers: tuple[str, ...]
-    """The different answers; from a record or file, not those that differ only in formatting."""
+    """The different answers, without those that differ only in formatting."""
 
     def select(self, index: Any) -> RunSamples:
         """Return the runs that `index` selects from the arrays."""
@@ -145,7 +145,7 @@ def history_from_record(
     chosen = record if questions is None else record.select(questions)
     shape = chosen.scores_qms.shape[:2]
     usd_qms = chosen.usage.usd_qms if chosen.usage else np.full((*shape, 1), np.nan)
-    samples = chosen.answers_qms is not None and _joined_samples(
+    samples = chosen.answers_qms is not None and join_samples(
         chosen.credit_qms, chosen.answers_qms, chosen.answers
     )
     return History(
@@ -160,10 +160,13 @@ def history_from_record(
     )
 
 
-def _joined_samples(
+def join_samples(
     credit_qms: NDArray[np.float32], answers_qms: NDArray[np.int32], answers: tuple[str, ...]
 ) -> RunSamples:
-    """Return the runs; answers that differ only in formatting get the same code."""
+    """Return the runs; answers that differ only in formatting get the same code.
+
+    `answers_qms` has indices into `answers`, or -1 for no answer.
+    """
     forms, codes = _canonical_codes(answers)
     return RunSamples(credit_qms, codes[answers_qms], forms)
 
@@ -216,7 +219,7 @@ def _build_history(lines: Sequence[OutcomeLine]) -> History:
             runs_qm[q, m] = outcome.graded_runs
             credit_qms[q, m, : len(recorded)] = outcome.scores[: len(recorded)]
             answers_qms[q, m, : len(recorded)] = [codes.get(answer, -1) for answer in recorded]
-    samples = _joined_samples(credit_qms, answers_qms, tuple(texts)) if depth else None
+    samples = join_samples(credit_qms, answers_qms, tuple(texts)) if depth else None
     return History(
         questions=tuple(line.question for line in lines),
         workers=workers,

@@ -210,6 +210,9 @@ def test_what_is_missing_is_said():
             graders.grader_for(task("code-stdin", **data))
     with pytest.raises(SourceError, match="entry"):
         graders.grader_for(task("code-functional", tests=PICKS))
+    deep = [{"input": "1", "output": "[" * 5000 + "]" * 5000}]
+    with pytest.raises(SourceError, match="do not fit its grader"):
+        graders.grader_for(task("code-functional", entry="f", tests=deep))
 
 
 def test_a_program_without_tests_is_not_right():

@@ -124,7 +124,7 @@ class GraderRegistry:
             return make(task)
         except SourceError as error:
             raise SourceError(f"{task.id} cannot be graded: {error}") from None
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise SourceError(
                 f"the data of {task.id} do not fit its grader {task.grader}: {error!r}"
             ) from None
