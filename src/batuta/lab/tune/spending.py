@@ -202,7 +202,7 @@ class TuneBudget:
         return self._budget.usd
 
     async def reserve(self, request: Request, worker: Worker) -> Hold:
-        """Reserve the maximum cost of the call; `charge` must follow.
+        """Reserve the maximum cost of the call, perhaps after a wait; `charge` must follow.
 
         Raises:
             LimitReachedError: the call exceeds the remaining dollars, calls or minutes.
@@ -298,7 +298,7 @@ class DollarLimit:
         return self._budget.usd
 
     async def reserve(self, request: Request, worker: Worker) -> Hold:
-        """Reserve the maximum cost of the call; `charge` must follow.
+        """Reserve the maximum cost of the call, perhaps after a wait; `charge` must follow.
 
         Raises:
             LimitReachedError: the maximum cost exceeds the remaining dollars.

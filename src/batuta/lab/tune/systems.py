@@ -43,7 +43,7 @@ class TunedSystem:
     expected: float = 0.0
     """The accuracy that the search expects of the system, net of the price of calls and dollars."""
     call_weight: float = 0.0
-    """The price of a call with which the system was built."""
+    """The price of a call with which the table built the system; 0 if it was restricted later."""
 
     def assign(self, tasks: Sequence[Task]) -> dict[str, Candidate]:
         """Return the workflow that the system runs on each question, by the question's id."""
