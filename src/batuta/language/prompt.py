@@ -413,8 +413,8 @@ def _blind_names(
 ) -> str:
     """Return the models that cannot see the attachments, separated by commas.
 
-    Return an empty text if there are none, if no worker's abilities are known, or if the prompt has
-    no descriptions.
+    Return an empty text if there are none, if no worker is known to see an attachment, or if the
+    prompt has no descriptions.
     """
     pool, needed = context.pool, context.question.needed_tags
     known = [tag for tag in needed if any(tag in worker.tags for worker in pool)]
