@@ -54,7 +54,7 @@ class TunedSystem:
 
     @property
     def workflows_in_use(self) -> tuple[Candidate, ...]:
-        """The workflows that the system runs on any kind of question."""
+        """The workflows that rank first in at least one cell of a group."""
         first = {int(index) for index in self.selector.rank_glw[:, :, 0].ravel()}
         return tuple(self.library[index] for index in sorted(first))
 
