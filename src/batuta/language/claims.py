@@ -37,7 +37,7 @@ class Support(StrEnum):
     HELD = "held"
     """The source contains enough of the claim's words, and all of its numbers."""
     UNHELD = "unheld"
-    """The source lacks a number, or too many of the words."""
+    """The source lacks a number or too many of the words, or the claim has no words to compare."""
     UNREAD = "unread"
     """The source is cited but was neither given nor fetched."""
 

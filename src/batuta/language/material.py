@@ -168,7 +168,7 @@ def wrap_in_tag(tag: str, text: str, step: int | None = None) -> str:
     Args:
         tag: a tag of this module, or one that the caller has escaped in the text.
         text: untrusted text.
-        step: the index of the step that wrote it, if a step did.
+        step: the index of the step that wrote it, or another number to show; None: none.
     """
     attribute = "" if step is None else f' step="{step}"'
     return f"<{tag}{attribute}>\n{escape_tags(text)}\n</{tag}>"

@@ -1,7 +1,7 @@
 """Writes the prompts of conductors and workers; other modules of the package parse the replies.
 
-The sections follow the Conductor paper's appendix: role, inputs, steps, subtasks, execution
-contract, output contract, worked examples, question, workers, tools. The wording and the examples
+The sections are those of the Conductor paper's appendix: role, inputs, steps, subtasks, execution
+contract, workers, output contract, worked examples, question, tools. The wording and the examples
 are our own.
 """
 
@@ -77,9 +77,9 @@ COMPACT_CARDS_VERSION = "compact-2"
 PREFILL = "Let me think about which models should do what.\n"
 """The start of the conductor's reply, if the API can continue one."""
 EARLIER_REPLY_TOKENS = 4096
-"""Maximum number of tokens that a conductor is shown of each reply of an earlier round (paper)."""
+"""Maximum number of tokens that a conductor is shown of each reply of the last round (paper)."""
 FIXED_MARK = "5m"
-"""Cache mark of the fixed part of the prompt."""
+"""Cache mark of the fixed part of the prompt, for five minutes."""
 MAX_READ_PAGES = 3
 """Maximum number of pages read by one step of a page-reading worker."""
 TOOL_DESCRIPTION = 300
@@ -413,8 +413,8 @@ def _blind_names(
 ) -> str:
     """Return the models that cannot see the attachments, separated by commas.
 
-    Return an empty text if there are none, if no worker's abilities are known, or if the prompt has
-    no descriptions.
+    Return an empty text if there are none, if no worker is known to see an attachment, or if the
+    prompt has no descriptions.
     """
     pool, needed = context.pool, context.question.needed_tags
     known = [tag for tag in needed if any(tag in worker.tags for worker in pool)]

@@ -97,7 +97,7 @@ async def start_backend(
         The URL of the server, without a path.
 
     Raises:
-        ConfigError: llama.cpp is not installed, or does not load the file, or not in time.
+        ConfigError: llama.cpp is not installed, does not start, or does not load the file in time.
     """
     check_llama(options.program)
     by_library = not options.program and find_spec(LIBRARY) is not None

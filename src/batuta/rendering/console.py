@@ -1,7 +1,7 @@
 """The console for tables, colours and progress bars of all commands.
 
-Output may contain text of callers and models. Control characters in it never reach the terminal
-(`core.formatting.escape_controls`); only this program sets colours and moves the cursor.
+Output may contain text of callers and models. Of the control characters in it only tabs and line
+feeds reach the terminal (`core.formatting.escape_controls`); only this program sets colours.
 """
 
 from __future__ import annotations

@@ -273,6 +273,6 @@ def _show_cell(
 def _show_heading(
     _: RendererHTML, tokens: Sequence[Token], at: int, __: OptionsDict, env: EnvType
 ) -> str:
-    """Return a heading of level 3 or below, since the page around the answer has its own."""
+    """Return the tag of a heading of level 3 to 6, since the page has headings of its own."""
     level = min(6, int(tokens[at].tag[1:]) - env[_TOP_LEVEL] + 3)
     return f"<h{level}>" if tokens[at].nesting > 0 else f"</h{level}>\n"

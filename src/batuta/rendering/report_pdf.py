@@ -1,7 +1,7 @@
 """Renders a report as a PDF, from the HTML of `render_report`, with fpdf2 (extra `pdf`).
 
 Nothing is fetched, since the HTML has no pictures. A font for many scripts is searched for on this
-machine; without one, characters outside Latin-1 are replaced by question marks.
+machine; without one, only Latin-1 is shown. Question marks replace characters that are not shown.
 """
 
 from __future__ import annotations

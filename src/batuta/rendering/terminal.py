@@ -1,7 +1,7 @@
 """Writes plain text to the terminal; `batuta.rendering.console` writes tables and colours.
 
-Output may contain text of callers and models. Control characters in it never reach the terminal
-(`core.formatting.escape_controls`).
+Output may contain text of callers and models. Of the control characters in it only tabs and line
+feeds reach the terminal (`core.formatting.escape_controls`).
 """
 
 from __future__ import annotations

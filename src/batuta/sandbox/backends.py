@@ -118,13 +118,13 @@ class SupervisorLaunch:
 def build_launch(
     backend: SandboxBackend, interpreter: Interpreter, limits: SandboxLimits, uid: int | None
 ) -> SupervisorLaunch:
-    """Return how to start a supervisor of that tier.
+    """Return how to start a supervisor of that tier, which must not be `AUTO`.
 
     `uid` is the user that a supervisor started by root changes to, except in the tier `none`; it is
     None if root does not start the supervisor.
 
     Raises:
-        SandboxError: the machine lacks something that the tier needs.
+        SandboxError: the tier cannot use this machine, interpreter or temporary folder.
     """
     try:
         if backend is SandboxBackend.BUBBLEWRAP:

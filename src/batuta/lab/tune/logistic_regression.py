@@ -213,7 +213,7 @@ class LogisticRegression:
         """Return the log-odds of each prediction in each draw, linear in the level, without offset.
 
         Args:
-            wanted: the features of each prediction with their values; at least one prediction.
+            wanted: the features of each prediction with their values; neither may be empty.
 
         Returns:
             The log-odds at level 0 and their slope over the level, each (prediction, draw).

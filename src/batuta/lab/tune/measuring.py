@@ -23,6 +23,7 @@ async def run_systems(
     """Run all systems on as many questions as the budget allows; return these questions.
 
     `assignments` are the systems by name, and `until` is the share of the budget that may be spent.
+    The errors are those of `CandidateRunner.run_all`.
     """
     fits_budget = context.fits_budget(until)
     measured: list[Task] = []
@@ -61,7 +62,7 @@ def paired_gains(
 ) -> list[float]:
     """Return the gain of `ours` over `theirs` on each question on which both have a score.
 
-    The gain is net of the price of additional calls and dollars.
+    The gain is net of the price of additional calls and, if `worth` is set, of dollars.
     """
     settings, gains = context.settings, list[float]()
     for task in tasks:

@@ -162,9 +162,9 @@ async def open_runner(
 
     This process makes and pays all calls, even if runs are executed elsewhere. `judge` grades
     answers that no rule decides; None leaves them undecided. `journal` is another file, or the URL
-    of a PostgreSQL database, for the calls; calls that other tuning runs wrote there are free.
-    `executor`, `processes` and `sandbox` are as in `open_executor` and `Sandbox.open`, and
-    `concurrency` is the maximum number of concurrent runs.
+    of a PostgreSQL database, for the calls. Calls that other tuning runs wrote there are free, in a
+    database only if the runs' folders have the same name. `executor`, `processes` and `sandbox` are
+    as in `open_executor` and `Sandbox.open`. `concurrency` is the maximum number of runs at once.
 
     Raises:
         ConfigError: a grader or the journal lacks what it needs, the folder holds a different

@@ -64,7 +64,7 @@ def split_questions(
     part, even if they are of different families.
 
     Raises:
-        SourceError: there are too few different questions.
+        SourceError: there are too few different questions, in total or in the families.
     """
     distinct = {task.question.strip(): task for task in tasks}
     if len(distinct) < FEWEST:
@@ -84,8 +84,8 @@ def split_questions(
         _deal_clusters([clusters[key] for key in keys], parts)
     if min(map(len, parts)) < _LEAST_PART:
         raise SourceError(
-            "the questions are nearly all alike: without punctuation they have "
-            f"{len(clusters)} different texts, too few for four parts"
+            f"the questions do not suffice for four parts: {len(clusters)} of them differ in more "
+            f"than case and punctuation, in {len(families)} families: add questions to each family"
         )
     ordered = (tuple(sorted(part, key=lambda task: _random_key(task.id, seed))) for part in parts)
     search, selection, finalists, judgement = ordered

@@ -45,7 +45,7 @@ def write_settings(
     The recommendation, from `recommend_systems`, has the folder or the pattern that answers as mini
     and as ultra, or None for the best single worker. Its reasons become comments. `rounds` is the
     number of rounds that the system for ultra needs. The strengths of `pool`, unless None, replace
-    those of the cards. Its workers that are not language models get no measurements, because
+    those of the cards. Workers of `pool` that are not language models get no measurements, because
     settings refuse them.
     """
     workers = {worker.id: worker for worker in pool}
@@ -92,7 +92,7 @@ def with_confidence(text: str, file: str) -> str:
 
 
 def _with_rounds(lines: Sequence[str], rounds: int) -> list[str]:
-    """Raise `max_rounds` to `rounds`, because comparing answers needs a second round."""
+    """Set `max_rounds` to at least `rounds`."""
 
     def raised(known: re.Match[str] | None) -> str:
         return f"max_rounds = {max(rounds, int(known[1]) if known else 0)}"

@@ -58,7 +58,7 @@ class RecordSettings:
     worth: float | None = None
     """Dollars that a correct answer is worth; None: dollars do not count."""
     only_proven: bool = False
-    """Whether only systems that are proven better on the held-out questions are recommended."""
+    """Whether only systems with one of the verdicts in `decision.PROVEN` are recommended."""
     seed: int = 0
 
 

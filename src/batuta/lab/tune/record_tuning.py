@@ -106,6 +106,8 @@ class RecordNominees:
 def split_record(record: RecordedOutcomes, seed: int) -> RecordParts:
     """Hold out about a fifth of the questions, as whole families if there are at least three.
 
+    With whole families, some near-duplicates of other families' questions are in neither part.
+
     Raises:
         SourceError: there are too few questions.
     """

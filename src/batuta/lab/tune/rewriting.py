@@ -130,7 +130,7 @@ class _WorkflowAdapter:
     # -- in gepa's thread ------------------------------------------------------------------
 
     def optimize(self) -> None:
-        """Run gepa until the budget or the reflections are used up."""
+        """Run gepa until the budget or the reflections are used up, or the rewriter fails."""
         gepa = import_module(PACKAGE)
         first = {name: subtask_of(self._candidate, at) for name, at in self._step_index.items()}
         try:

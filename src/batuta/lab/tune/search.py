@@ -44,7 +44,10 @@ needs runs on a quarter of the group's questions, or on all if they are too few.
 
 @final
 class Search:
-    """A search for workflows, continued round by round while the budget lasts."""
+    """A search for workflows, continued round by round while the budget lasts.
+
+    Its runs raise the errors of `CandidateRunner.run_all`.
+    """
 
     def __init__(
         self,

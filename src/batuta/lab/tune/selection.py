@@ -97,7 +97,7 @@ class _Count:
         return _Count(right_g, count_g)
 
     def share(self, weight_g: Matrix) -> float:
-        """Return the accuracy over all questions, with groups weighted by their sizes."""
+        """Return the mean of the groups' shrunk accuracies, weighted by the groups' sizes."""
         mean = self.right_g.sum() / max(self.count_g.sum(), 1)
         shares = (self.right_g + PRIOR_QUESTIONS * mean) / (self.count_g + PRIOR_QUESTIONS)
         return float(np.average(shares, weights=weight_g))

@@ -202,7 +202,7 @@ class TuneBudget:
         return self._budget.usd
 
     async def reserve(self, request: Request, worker: Worker) -> Hold:
-        """Reserve the maximum cost of the call; `charge` must follow.
+        """Reserve the maximum cost of the call, perhaps after a wait; `charge` must follow.
 
         Raises:
             LimitReachedError: the call exceeds the remaining dollars, calls or minutes.
@@ -257,9 +257,10 @@ class TuneBudget:
             raise LimitReachedError("minutes", minutes, minutes)
 
     def charge(self, reply: Reply | Failure, hold: Hold) -> None:
-        """Replace the reservation by the real cost of the call; a cancelled call keeps its row.
+        """Replace the reservation by the cost that `Budget.charge` counts.
 
-        A call that an open breaker kept from being sent does not count.
+        A cancelled call keeps its row with the reservation. A call that an open breaker kept from
+        being sent does not count.
 
         Raises:
             StoreError: the list of paid calls cannot be written.
@@ -298,7 +299,7 @@ class DollarLimit:
         return self._budget.usd
 
     async def reserve(self, request: Request, worker: Worker) -> Hold:
-        """Reserve the maximum cost of the call; `charge` must follow.
+        """Reserve the maximum cost of the call, perhaps after a wait; `charge` must follow.
 
         Raises:
             LimitReachedError: the maximum cost exceeds the remaining dollars.
@@ -306,7 +307,7 @@ class DollarLimit:
         return await self._budget.reserve(request, worker, whole=True)
 
     def charge(self, reply: Reply | Failure, hold: Hold) -> None:
-        """Replace the reservation by the real cost of the call."""
+        """Replace the reservation by the cost that `Budget.charge` counts."""
         self._budget.charge(reply.usage, reply.cost, hold)
 
 

@@ -9,8 +9,8 @@ from batuta.lab.tune.library import PREPARING_ROLES, Candidate, CandidateStep, S
 from batuta.lab.tune.logistic_regression import Feature
 
 Found = tuple[int, int]
-"""The number of correct answers that a step reads, and the number of all answers that it reads. For
-a solver with preparations, the answer counts that its worker gives alone."""
+"""The number of correct answers that a step reads, and the number of all answers that it reads. A
+solver with preparations counts as reading the answer that its worker gives alone."""
 
 STEP_VARIANCES = {"base": 2.0, "worker": 1.0, "group": 0.15, "worker_group": 0.8, "level": 1.0,
                    "worker_level": 0.3, "pair": 0.3, "self": 0.5, "again": 0.3, "wording": 0.1,

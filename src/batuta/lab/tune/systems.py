@@ -43,7 +43,7 @@ class TunedSystem:
     expected: float = 0.0
     """The accuracy that the search expects of the system, net of the price of calls and dollars."""
     call_weight: float = 0.0
-    """The price of a call with which the system was built."""
+    """The price of a call with which the table built the system; 0 if it was restricted later."""
 
     def assign(self, tasks: Sequence[Task]) -> dict[str, Candidate]:
         """Return the workflow that the system runs on each question, by the question's id."""
@@ -54,7 +54,7 @@ class TunedSystem:
 
     @property
     def workflows_in_use(self) -> tuple[Candidate, ...]:
-        """The workflows that the system runs on any kind of question."""
+        """The workflows that rank first in at least one cell of a group."""
         first = {int(index) for index in self.selector.rank_glw[:, :, 0].ravel()}
         return tuple(self.library[index] for index in sorted(first))
 

@@ -63,7 +63,7 @@ class DrawnTasks:
     ) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
         """Return at most `limit` test and `calibration` calibration questions, all different.
 
-        Training uses other seeds. `parts` may be a family, and `held-out` for wordings that
+        Training uses other seeds. `parts` may contain a family, and `held-out` for wordings that
         training never uses.
 
         Raises:
@@ -89,8 +89,8 @@ class DrawnTasks:
     def draw_training(self, parts: Sequence[str], count: int, seed: int) -> list[Task]:
         """Return `count` fresh questions for training.
 
-        `parts` may be a family, by default all training families, and difficulties such as `4-6`,
-        by default all.
+        `parts` may contain a family (by default all training families) and difficulties such as
+        `4-6` (by default all).
 
         Raises:
             ConfigError: there is no such family or difficulty.

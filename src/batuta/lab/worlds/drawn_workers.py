@@ -55,7 +55,7 @@ def drawn_pool(seed: int = DEFAULT_SEED, count: int = DEFAULT_COUNT) -> Pool:
 def drawn_clients(
     seed: int = DEFAULT_SEED, count: int = DEFAULT_COUNT, time_scale: float = 0.0
 ) -> Mapping[WorkerId, Client]:
-    """Return a client for each worker of `drawn_pool`."""
+    """Return a client for each worker of `drawn_pool`; without delays if `time_scale` is 0."""
     return {
         WorkerId(profile.name): RehearsalClient(profile, time_scale)
         for profile in draw_profiles(seed, count)

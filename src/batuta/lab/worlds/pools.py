@@ -13,7 +13,8 @@ WORLD_PROFILES: Mapping[str, tuple[WorkerProfile, ...]] = {
     "": PROFILES,
     "shifted": SHIFTED_PROFILES,
 }
-"""Workers by world: "" is the world of the shipped conductor's training, "shifted" its change."""
+"""Workers by world: "" is the world in which the shipped conductor was trained, and "shifted" is
+that world after a change."""
 
 
 def rehearsal_pool(world: str = "") -> Pool:

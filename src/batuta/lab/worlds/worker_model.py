@@ -44,7 +44,7 @@ DISTRACTION_RATE = 0.03
 LOAD_LEFT_ON_RETRY = 0.3
 """Factor of the load when a worker reconsiders one disputed step."""
 MAX_LOAD_TO_RETRY = 0.12
-"""Load above which a worker cannot decide a disputed step, and accepts the result that it reads."""
+"""Load above which a worker accepts the result that it reads in a disputed step, except a hop."""
 FALSE_BELIEF_SHARE = 0.02
 """Share of a worker's known facts that it believes to be something else."""
 SKIM_RATE = 0.25

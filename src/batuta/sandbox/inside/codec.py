@@ -1,10 +1,9 @@
 """Values as data, which one process sends to another so that neither runs the other's code.
 
 A value becomes an atom (the value itself if JSON has it, else a list that begins with a tag) or a
-reference `["@", n]` into a table of nodes, which preserves shared and circular values. An
-object of a subclass of `int`, `str` or `list` is sent as its plain value, and `Decoder` returns
-only plain values. A value without a plain form stays in its process; the other process gets a
-handle from the `Peer`.
+reference `["@", n]` into a table of nodes, which preserves shared and circular values. Most
+objects of subclasses of built-in types, such as `int` or `list`, are sent as plain values. A value
+without a plain form stays in its process; the other process gets a handle from the `Peer`.
 """
 
 # Values have any type, which is known only at run time.

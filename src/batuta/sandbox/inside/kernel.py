@@ -22,7 +22,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP = 1, 4, 22
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 SECCOMP = {"x86_64": 317, "aarch64": 277}
-"""The number of the system call `seccomp`, by machine; the sandbox runs on no other machine."""
+"""The number of the system call `seccomp`, by machine; isolated tiers run on no other machine."""
 NEW_LISTENER = 1 << 3
 """Seccomp: the flag to return a listener, which is told of calls before they are made."""
 RECEIVE_NOTICE, SEND_VERDICT, CONTINUE = 0xC0502100, 0xC0182101, 1

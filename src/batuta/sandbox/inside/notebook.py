@@ -92,7 +92,7 @@ def write_files(mark: str, new: list[str], most: int, room: int) -> None:
 
 
 def run_before(codes: list[str], space: dict[str, Any]) -> None:
-    """Run the earlier programs, ignoring their output and errors, also of their processes."""
+    """Run the earlier programs; discard their errors and all output, also of child processes."""
     shown = [(stream, os.dup(stream)) for stream in (1, 2)]
     with open(os.devnull, "w", encoding="utf-8") as discarded:
         for stream, _ in shown:

@@ -64,7 +64,7 @@ class WorkerTraits:
     tastes: tuple[tuple[str, float], ...]
     """Additional ability by family, in probits."""
     planning: float
-    """Probability of a correct plan for an average question, in probits."""
+    """The probit of the probability of a correct plan for an average question."""
     trust: float
     """Probability of accepting an answer in the prompt without checking it."""
     discernment: float
@@ -111,7 +111,8 @@ PLAN_BY_ABILITY, PLAN_BY_LEVEL = 0.3, 0.15
 FACT_EASE = 0.5
 """Probits by which knowing a fact is easier than answering a question on facts."""
 ALL_FACTS_GAIN, FALSE_FACT_LOSS, SOME_FACTS_GAIN = 1.2, 1.0, 0.2
-"""Probits that reading facts adds, or subtracts if a fact is false."""
+"""Probits that reading all facts adds, that reading a false fact subtracts, and that reading some
+facts adds (times their share)."""
 COIN = 0.5
 WORLD2_SCOPE_REPLY = (
     "This is a simulated worker of world 2, which can only answer that world's own questions."
