@@ -6,6 +6,8 @@ from decimal import Decimal
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from batuta.clients import ScriptedClient
 from batuta.core import Finish, Pool, Price, Reply, Worker, WorkerId
@@ -237,6 +239,17 @@ def test_few_and_double_questions():
     parts = split_questions((*many, *many[:50]), task_family)
     sizes = [len(p) for p in (parts.search, parts.selection, parts.finalists, parts.judgement)]
     assert parts.doubles == 50 and sum(sizes) == 200 and min(sizes) > 0
+
+
+@given(st.integers(24, 150), st.integers(1, 40))
+def test_families_of_any_size_make_four_parts(count, families):
+    """Each family was split alone, so that many small ones left parts without a question."""
+    tasks = EXPERTS.tasks(count)
+    number = {task.id: n % families for n, task in enumerate(tasks)}
+    parts = split_questions(tasks, lambda task: str(number[task.id]))
+    sizes = [len(p) for p in (parts.search, parts.selection, parts.finalists, parts.judgement)]
+    assert sum(sizes) == count and min(sizes) >= 2
+    assert sizes[0] >= 0.4 * count and sizes[3] >= 0.1 * count
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ def train_within(
         ConfigError: the settings cannot be carried out, or no worker answers.
         ExceptionGroup: a run failed; it has the first error.
         SandboxError: programs cannot be isolated here, which a grader needs.
-        SourceError: the questions are nearly all alike.
+        SourceError: there are too few different questions.
         StoreError: the run folder cannot be written.
         WorkerLostError: several steps of reinforcement had no reward, as workers do not answer.
     """

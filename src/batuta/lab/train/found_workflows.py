@@ -125,7 +125,7 @@ async def search_workflows(
         ConfigError: no worker answers, or the time is too short to call each.
         ExceptionGroup: a run failed; it has the first error.
         SandboxError: programs cannot be isolated here, which a grader needs.
-        SourceError: the questions are nearly all alike.
+        SourceError: there are too few different questions.
         StoreError: the search's folder cannot be read or written.
         WorkerLostError: a worker no longer answers.
     """

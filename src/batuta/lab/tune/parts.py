@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import chain
 
 from batuta.core import Task
 from batuta.errors import SourceError
@@ -60,11 +61,12 @@ def split_questions(
 ) -> QuestionParts:
     """Split the questions into four parts, and each family in about the same proportions.
 
+    If families are too small for that, only the questions as a whole have these proportions.
     Questions that differ only in case, spaces and punctuation are near-duplicates and stay in one
     part, even if they are of different families.
 
     Raises:
-        SourceError: there are too few different questions, in total or in the families.
+        SourceError: there are too few different questions.
     """
     distinct = {task.question.strip(): task for task in tasks}
     if len(distinct) < FEWEST:
@@ -78,14 +80,17 @@ def split_questions(
     families: dict[str, list[str]] = defaultdict(list)
     for key, cluster in clusters.items():
         families[family(cluster[0])].append(key)
-    parts: tuple[list[Task], ...] = ([], [], [], [])
-    for _, keys in sorted(families.items()):
-        keys.sort(key=lambda key: _random_key(key, seed))
-        _deal_clusters([clusters[key] for key in keys], parts)
+    by_family = [
+        [clusters[key] for key in sorted(keys, key=lambda key: _random_key(key, seed))]
+        for _, keys in sorted(families.items())
+    ]
+    parts = _deal_families(by_family)
+    if min(map(len, parts)) < _LEAST_PART:  # small families have too few questions for each part
+        parts = _deal_families([list(chain.from_iterable(by_family))])
     if min(map(len, parts)) < _LEAST_PART:
         raise SourceError(
             f"the questions do not suffice for four parts: {len(clusters)} of them differ in more "
-            f"than case and punctuation, in {len(families)} families: add questions to each family"
+            "than case and punctuation: add other questions"
         )
     ordered = (tuple(sorted(part, key=lambda task: _random_key(task.id, seed))) for part in parts)
     search, selection, finalists, judgement = ordered
@@ -98,15 +103,21 @@ def split_questions(
     )
 
 
-def _deal_clusters(clusters: Sequence[Sequence[Task]], parts: Sequence[list[Task]]) -> None:
-    """Give each cluster of near-duplicates to the part that is furthest below its share."""
-    total, dealt = 0, [0.0] * len(parts)
-    for cluster in clusters:
-        total += len(cluster)
-        lacking = [share * total - have for share, have in zip(_SHARES, dealt, strict=True)]
-        neediest = lacking.index(max(lacking))
-        parts[neediest].extend(cluster)
-        dealt[neediest] += len(cluster)
+def _deal_families(families: Sequence[Sequence[Sequence[Task]]]) -> tuple[list[Task], ...]:
+    """Give each cluster of near-duplicates to the part that is furthest below its share.
+
+    The shares are those of each family alone.
+    """
+    parts: tuple[list[Task], ...] = ([], [], [], [])
+    for clusters in families:
+        total, dealt = 0, [0.0] * len(parts)
+        for cluster in clusters:
+            total += len(cluster)
+            lacking = [share * total - have for share, have in zip(_SHARES, dealt, strict=True)]
+            neediest = lacking.index(max(lacking))
+            parts[neediest].extend(cluster)
+            dealt[neediest] += len(cluster)
+    return parts
 
 
 def _random_key(text: str, seed: int) -> bytes:
