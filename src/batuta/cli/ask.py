@@ -87,7 +87,7 @@ class LimitOptions:
     ] = None
 
     def change(self, limits: Limits) -> Limits:
-        """Return `limits` with the options that are given, even where they allow more."""
+        """Return `limits` changed by the given options, which may also raise a limit."""
         options = {
             "steps": self.max_steps,
             "rounds": self.rounds,

@@ -60,10 +60,11 @@ def command(
         ),
     ] = True,
 ) -> None:
-    """Find models by keys, addresses and local servers, and write a batuta.toml.
+    """Find models by keys and addresses, on local servers and pulled; write a batuta.toml.
 
     On a terminal the command asks before it writes; elsewhere it does not ask. Exit codes: 0
-    written; 1 not confirmed; 2 no worker answers, or the file exists or cannot be written.
+    written; 1 not confirmed; 2 no worker is found or answers, or the file exists or cannot be
+    written.
     """
     if out.exists() and not force:
         raise ConfigError(

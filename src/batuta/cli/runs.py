@@ -257,7 +257,10 @@ def list_sessions(
     store: StoreOption = None,
     json: Json = False,
 ) -> None:
-    """List sessions with the estimated savings compared with the best single worker."""
+    """List sessions with their estimated savings compared with the best single worker.
+
+    Only the newest 200,000 runs are read.
+    """
     ranges, words = RunRanges(since=since), RunWords(tenant=tenant)
     filters = RunFilterOptions(words=words, ranges=ranges, figures=RunFigures(), order=RunOrder())
     run_filter = filters.read()

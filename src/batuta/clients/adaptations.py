@@ -380,7 +380,7 @@ _FIELDS: Mapping[str, str] = {
     "store": "",
     "usage": "",
 }
-"""Maps fields of the body to the name that a server may accept instead; empty: none, left out."""
+"""Maps fields of the body to the name that a server may accept instead; empty: left out."""
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _EFFORT_WORD = re.compile(r"\b(none|minimal|low|medium|high|xhigh|max)\b")
 
@@ -391,7 +391,7 @@ class Adaptations:
 
     kinds: frozenset[Kind] = frozenset()
     fields: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Maps fields of the body to the server's names for them; an empty name is not sent."""
+    """Maps fields of the body to the server's names for them; empty: the field is not sent."""
     efforts: Mapping[str, str] = field(default_factory=dict[str, str])
     """Maps refused reasoning efforts to those sent instead."""
     schemas: tuple[bytes, ...] = ()

@@ -263,6 +263,7 @@ class CallCacheClient:
 
         Raises:
             ClientError: the call failed; failures are not stored.
+            LimitReachedError: the listener allows no further attempt.
             StoreError: the journal cannot be read or written.
         """
         if request.sampling.seed is None:
