@@ -54,7 +54,10 @@ class RunWords:
     panel: ClassVar = "Which runs"
 
     search: Annotated[
-        str | None, typer.Option(help="Words of the question or answer, or the start of an id.")
+        str | None,
+        typer.Option(
+            help="Text in the first 200 characters of the question or answer, or the start of an id."
+        ),
     ] = None
     model: Annotated[str | None, typer.Option(help="The system that was asked.")] = None
     outcome: Annotated[str | None, typer.Option(help="The outcome; several as failed,limited.")] = (
@@ -65,7 +68,8 @@ class RunWords:
     session: Annotated[str | None, typer.Option(help="Only runs of this session.")] = None
     user: Annotated[str | None, typer.Option(help="The end user that the request named.")] = None
     tag: Annotated[
-        list[str] | None, typer.Option(help="A tag, or name=value of metadata; may be repeated.")
+        list[str] | None,
+        typer.Option(help="A tag, or name=value of metadata; if repeated, all must match."),
     ] = None
     tenant: Annotated[str | None, typer.Option(help="Only runs of this tenant.")] = None
 
@@ -82,8 +86,12 @@ class RunRanges:
     until: Annotated[
         str | None, typer.Option(help="A time as for --since; a day counts to its end.")
     ] = None
-    min_cost: Annotated[str | None, typer.Option(help="Minimum cost, in dollars.")] = None
-    max_cost: Annotated[str | None, typer.Option(help="Maximum cost, in dollars.")] = None
+    min_cost: Annotated[
+        str | None, typer.Option(help="Minimum cost, in dollars; an unknown price counts as 0.")
+    ] = None
+    max_cost: Annotated[
+        str | None, typer.Option(help="Maximum cost, in dollars; an unknown price counts as 0.")
+    ] = None
     min_seconds: Annotated[str | None, typer.Option(help="Minimum duration, in seconds.")] = None
     max_seconds: Annotated[str | None, typer.Option(help="Maximum duration, in seconds.")] = None
 

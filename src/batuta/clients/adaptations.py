@@ -2,9 +2,9 @@
 
 When an error names something that can be expressed differently or left out, the same request is
 sent again in that form. The worker's client remembers the form that worked, so later requests are
-not refused for the same reason; a worker's settings `adapt` and `field_names` set it from the
-start. Of the sampling fields, a refusal may remove `temperature`, `top_p`, `seed` and the reasoning
-effort. It does not remove `stop`, `n`, `top_k` and others: the call then fails.
+not refused for the same reason; a worker's settings `adapt` and `field_names` can prescribe a form
+from the start. Of the sampling fields, a refusal may remove `temperature`, `top_p`, `seed` and the
+reasoning effort. It does not remove `stop`, `n`, `top_k` and others: the call then fails.
 
 Changes that concern one call alone, and are not remembered, are in `clients.call_changes`.
 """

@@ -102,6 +102,7 @@ class CallLimiter:
         processes = 1 if shared is None else shared.processes
         self._slots = anyio.Semaphore(concurrency, fast_acquire=True)
         self._own_slots = anyio.Semaphore(max(1, concurrency // processes), fast_acquire=True)
+        """This process's share of the concurrent calls while Redis is unavailable."""
         self._calls = _Window(max(1, rpm // processes)) if rpm is not None else None
         self._tokens = _Window(max(1, tpm // processes)) if tpm is not None else None
         self._clock = clock
