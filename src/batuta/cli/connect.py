@@ -338,7 +338,7 @@ async def _find_key(
     empty if none was created. If the block raises an error, a created key is revoked.
 
     Raises:
-        ConfigError: no server answers, or no key can be created.
+        ConfigError: no server answers, no key can be created, or a key's file cannot be read.
         StoreError: the store, in which the key would be created, cannot be used.
     """
     given = read_variable(os.environ, KEY_VARIABLE)

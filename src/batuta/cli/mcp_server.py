@@ -139,6 +139,7 @@ async def _run_question(
     Raises:
         ToolError: the question is empty or too long, or there is no answer; the host shows the
             message.
+        StoreError: the run cannot be stored.
     """
     from mcp.server.mcpserver.exceptions import ToolError  # noqa: PLC0415 - of an extra
 

@@ -56,7 +56,7 @@ class RunWords:
     search: Annotated[
         str | None,
         typer.Option(
-            help="Text in the first 200 characters of the question or answer, or the start of an id."
+            help="Text in the question's or answer's first 200 characters, or the start of an id."
         ),
     ] = None
     model: Annotated[str | None, typer.Option(help="The system that was asked.")] = None
