@@ -319,7 +319,7 @@ async def _ask_once(http: HttpTransport, agent: Agent, to: Connection, *, is_new
         if is_new:
             raise ConfigError(
                 f"the server at {to.url} does not keep its keys in {store_target()}: create "
-                f"one on the server's machine, and set {KEY_VARIABLE} to it"
+                f"a key on the server's machine, and set {KEY_VARIABLE} to it"
             ) from None
         raise ConfigError(f"{to.url} rejects the key of {KEY_VARIABLE}: {error}") from None
     except ClientError as error:

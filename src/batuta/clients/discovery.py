@@ -319,7 +319,7 @@ class Discovery:
     silent: tuple[str, ...] = ()
     """Environment variables with the address of a server whose models could not be listed."""
     unasked: tuple[WorkerSpec, ...] = ()
-    """The workers of `specs` on local servers that are not configured but were found."""
+    """The workers of `specs` on local servers that are not configured, and of pulled models."""
 
 
 async def discover_pool(environ: Mapping[str, str], http: HttpTransport) -> Discovery:
