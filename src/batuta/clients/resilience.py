@@ -180,8 +180,8 @@ class CircuitBreakerClient:
         if not health.allow_call():
             wait = max(health.wait, 1.0)
             raise CircuitOpenError(
-                f"{self._worker} failed {health.row} time{'' if health.row == 1 else 's'} in a row, "
-                f"the last time {health.error}, and is skipped for {wait:.0f} s",
+                f"{self._worker} failed {health.row} time{'' if health.row == 1 else 's'} in a "
+                f"row, the last time {health.error}, and is skipped for {wait:.0f} s",
                 retry_after=wait,
             )
         began = time.perf_counter()
