@@ -47,7 +47,7 @@ MOST_SECONDS = 1e9
 """Maximum time limit in seconds; a longer or infinite limit is a mistake."""
 _JSON_HELP = "Print JSON on stdout."
 _DATABASE = re.compile(r"(postgres[\w+]*://)(?:\S*@)?([^\s?]*)\S*")
-"""Matches the URL of a PostgreSQL database; a password may be before the host or an option."""
+"""Matches a PostgreSQL URL; a password may be before the host or among the options."""
 
 Json = Annotated[bool, typer.Option("--json", help=_JSON_HELP)]
 JsonOutput = Annotated[bool, typer.Option("--json", help=_JSON_HELP, rich_help_panel=OUTPUT_PANEL)]
