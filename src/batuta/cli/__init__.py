@@ -151,7 +151,7 @@ def _hide_types(options: Iterable[Any]) -> None:
 
 
 def _broken_command(error: ConfigError) -> Command:
-    """Return a command that raises the error for any arguments."""
+    """Return a command that raises the error, or shows it as its help."""
     alone = typer.Typer(add_completion=False)
 
     anything = {"ignore_unknown_options": True, "allow_extra_args": True}

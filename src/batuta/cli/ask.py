@@ -87,7 +87,7 @@ class LimitOptions:
     ] = None
 
     def change(self, limits: Limits) -> Limits:
-        """Return `limits` with the options that are given, even where they allow more."""
+        """Return `limits` changed by the given options, which may also raise a limit."""
         options = {
             "steps": self.max_steps,
             "rounds": self.rounds,
@@ -122,8 +122,8 @@ class AskCommandOptions:
     model: Annotated[
         str | None,
         typer.Option(
-            help="The model: batuta-ultra (default), batuta-mini, or a \\[models.NAME] of the "
-            "settings.",
+            help="The model: batuta-ultra (default), batuta-mini, a \\[models.NAME] of the "
+            "settings, or a pattern such as pattern/escalate.",
             rich_help_panel=POOL_PANEL,
         ),
     ] = None
@@ -175,7 +175,7 @@ def ask_command(
     """Answer one question and draw the workflow as it is run.
 
     Exit codes: 0 an answer, or with --plan a workflow; 1 neither; 2 wrong use or settings;
-    3 outside what the pool can answer; 4 a limit was reached first; 130 interrupted.
+    3 outside what the worker can answer; 4 a limit was reached first; 130 interrupted.
     """
     text = _read_question(question)
     options.pool.pull_missing()

@@ -24,7 +24,7 @@ from batuta.store.audit import AuditEntry, cef_line
 
 app = typer.Typer(help="The tamper-evident trail of administrators' actions.", no_args_is_help=True)
 _WIDE = 110
-"""Terminal width from which a record's details are shown."""
+"""Minimum width of a terminal, in columns, at which a record's details are shown."""
 
 EXIT_BROKEN = 1
 _KNOWN = re.compile(r"([0-9]{1,18}):([0-9a-f]{64})")

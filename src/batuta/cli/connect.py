@@ -45,7 +45,7 @@ class ConnectRecord:
     existed: bool
     """Whether the file existed, or had settings of its own, before the agent was connected."""
     mode: int
-    """The permissions of the file before; for a new file, reading and writing by its owner."""
+    """The file's permission bits before it was changed; 0o600 for a new file."""
     key_id: str = ""
     """The id of the key created for the agent; empty if none was created."""
     url: str = ""
@@ -69,7 +69,10 @@ def find_record(folder: Path, client: str, file: Path, *, any_file: bool) -> Pat
 
 
 class ClientSettings:
-    """One agent's settings file, its backup and its record."""
+    """One agent's settings file, its backup and its record.
+
+    The constructor raises `ConfigError` if the record cannot be read.
+    """
 
     def __init__(self, agent: Agent, file: Path, record: Path) -> None:
         self._agent = agent
@@ -251,7 +254,8 @@ def connect_command(
         bool,
         typer.Option(
             "--undo",
-            help="Remove Batuta's settings, keep later changes, and revoke a key created for it.",
+            help="Remove Batuta's settings, keep later changes, and revoke the key if one was "
+            "created for the agent.",
         ),
     ] = False,
 ) -> None:
@@ -315,7 +319,7 @@ async def _ask_once(http: HttpTransport, agent: Agent, to: Connection, *, is_new
         if is_new:
             raise ConfigError(
                 f"the server at {to.url} does not keep its keys in {store_target()}: create "
-                f"one on the server's machine, and set {KEY_VARIABLE} to it"
+                f"a key on the server's machine, and set {KEY_VARIABLE} to it"
             ) from None
         raise ConfigError(f"{to.url} rejects the key of {KEY_VARIABLE}: {error}") from None
     except ClientError as error:
@@ -334,7 +338,7 @@ async def _find_key(
     empty if none was created. If the block raises an error, a created key is revoked.
 
     Raises:
-        ConfigError: the server cannot be reached, or does not create a key.
+        ConfigError: no server answers, no key can be created, or a key's file cannot be read.
         StoreError: the store, in which the key would be created, cannot be used.
     """
     given = read_variable(os.environ, KEY_VARIABLE)

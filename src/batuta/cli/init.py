@@ -61,10 +61,11 @@ def command(
         ),
     ] = True,
 ) -> None:
-    """Find models by keys, addresses and local servers, and write a batuta.toml.
+    """Find models by keys, addresses, local servers and downloads, and write a batuta.toml.
 
     On a terminal the command asks before it writes; elsewhere it does not ask. Exit codes: 0
-    written; 1 not confirmed; 2 no worker answers, or the file exists or cannot be written.
+    written; 1 not confirmed; 2 no worker is found or answers, or the file exists or cannot be
+    written.
     """
     if out.exists() and not force:
         raise ConfigError(

@@ -81,7 +81,11 @@ def serve_local(
         int, typer.Option(min=1, help="Maximum number of concurrent calls per model.")
     ] = ServingOptions().slots,
     program: Annotated[
-        str, typer.Option(help="The path of your own llama-server, such as a GPU build.")
+        str,
+        typer.Option(
+            help="The path of your own llama-server, such as a GPU build; default: xllamacpp, else "
+            "the llama-server on PATH."
+        ),
     ] = "",
     *,
     with_parent: Annotated[

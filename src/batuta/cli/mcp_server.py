@@ -98,7 +98,7 @@ def build_server(session: Session, target: str, max_cost: float | None = None) -
 
     Args:
         session: an open session.
-        target: the database of stored runs.
+        target: the path or URL of the database of runs.
         max_cost: maximum cost of one question, in dollars; None for no limit of the server's own.
     """
     from mcp.server.mcpserver import MCPServer  # noqa: PLC0415 - of an extra
@@ -137,7 +137,9 @@ async def _run_question(
     """Ask the session.
 
     Raises:
-        ToolError: the question is empty or too long, or there is no answer; the host shows this.
+        ToolError: the question is empty or too long, or there is no answer; the host shows the
+            message.
+        StoreError: the run cannot be stored.
     """
     from mcp.server.mcpserver.exceptions import ToolError  # noqa: PLC0415 - of an extra
 

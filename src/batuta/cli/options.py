@@ -47,7 +47,7 @@ MOST_SECONDS = 1e9
 """Maximum time limit in seconds; a longer or infinite limit is a mistake."""
 _JSON_HELP = "Print JSON on stdout."
 _DATABASE = re.compile(r"(postgres[\w+]*://)(?:\S*@)?([^\s?]*)\S*")
-"""The URL of a PostgreSQL database, with a password before the host or among the options."""
+"""Matches a PostgreSQL URL; a password may be before the host or among the options."""
 
 Json = Annotated[bool, typer.Option("--json", help=_JSON_HELP)]
 JsonOutput = Annotated[bool, typer.Option("--json", help=_JSON_HELP, rich_help_panel=OUTPUT_PANEL)]
@@ -82,8 +82,8 @@ RayProcesses = Annotated[
 
 
 POOL_HELP = (
-    "rehearsal, local, discover (keys, local servers, pulled models), or a TOML file; default: "
-    "BATUTA_CONFIG, else ./batuta.toml, else what is found."
+    "rehearsal or world2 (simulated), local, discover (keys, local servers, pulled models), or a "
+    "TOML file; default: BATUTA_CONFIG, else ./batuta.toml, else what is found."
 )
 
 
@@ -99,8 +99,8 @@ class PoolOptions:
         typer.Option(
             help="A worker's id, best, vote, fusion, critique, research, slides, "
             "plan-solve-verify, escalate, advise, gate, lead-and-hands, single/<id>, "
-            "chain/<id>><id>, a file with a workflow (*.txt), or the folder of a trained conductor "
-            "or selector."
+            "chain/<id>><id>, a file with a workflow (*.txt), a trained conductor's folder or GGUF "
+            "file, or a trained selector's folder."
         ),
     ] = None
     yes: Annotated[

@@ -148,7 +148,7 @@ def workflow_table() -> Table:
 
 
 def describe_access(workflow: Workflow, index: int) -> str:
-    """Return `last round` and the numbers, from 1, of the steps that a step reads, or a dash."""
+    """Return what a step reads: `last round`, numbers of steps (from 1), both, or a dash."""
     step = workflow.steps[index]
     own = ", ".join(str(earlier + 1) for earlier in step.access)
     if step.previous:

@@ -54,7 +54,10 @@ class RunWords:
     panel: ClassVar = "Which runs"
 
     search: Annotated[
-        str | None, typer.Option(help="Words of the question or answer, or the start of an id.")
+        str | None,
+        typer.Option(
+            help="Text in the question's or answer's first 200 characters, or the start of an id."
+        ),
     ] = None
     model: Annotated[str | None, typer.Option(help="The system that was asked.")] = None
     outcome: Annotated[str | None, typer.Option(help="The outcome; several as failed,limited.")] = (
@@ -65,7 +68,8 @@ class RunWords:
     session: Annotated[str | None, typer.Option(help="Only runs of this session.")] = None
     user: Annotated[str | None, typer.Option(help="The end user that the request named.")] = None
     tag: Annotated[
-        list[str] | None, typer.Option(help="A tag, or name=value of metadata; may be repeated.")
+        list[str] | None,
+        typer.Option(help="A tag, or name=value of metadata; if repeated, all must match."),
     ] = None
     tenant: Annotated[str | None, typer.Option(help="Only runs of this tenant.")] = None
 
@@ -82,8 +86,12 @@ class RunRanges:
     until: Annotated[
         str | None, typer.Option(help="A time as for --since; a day counts to its end.")
     ] = None
-    min_cost: Annotated[str | None, typer.Option(help="Minimum cost, in dollars.")] = None
-    max_cost: Annotated[str | None, typer.Option(help="Maximum cost, in dollars.")] = None
+    min_cost: Annotated[
+        str | None, typer.Option(help="Minimum cost, in dollars; an unknown price counts as 0.")
+    ] = None
+    max_cost: Annotated[
+        str | None, typer.Option(help="Maximum cost, in dollars; an unknown price counts as 0.")
+    ] = None
     min_seconds: Annotated[str | None, typer.Option(help="Minimum duration, in seconds.")] = None
     max_seconds: Annotated[str | None, typer.Option(help="Maximum duration, in seconds.")] = None
 
@@ -257,7 +265,10 @@ def list_sessions(
     store: StoreOption = None,
     json: Json = False,
 ) -> None:
-    """List sessions with the estimated savings compared with the best single worker."""
+    """List sessions with their estimated savings compared with the best single worker.
+
+    Only the newest 200,000 runs are read.
+    """
     ranges, words = RunRanges(since=since), RunWords(tenant=tenant)
     filters = RunFilterOptions(words=words, ranges=ranges, figures=RunFigures(), order=RunOrder())
     run_filter = filters.read()

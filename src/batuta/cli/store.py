@@ -40,8 +40,9 @@ def migrate(
 ) -> None:
     """Copy all but background jobs to another database; run it again until both are equal.
 
-    The server may keep running; stop it before the last copy. Numbers of rows and sums of dollars
-    are compared. Exit codes: 0 both are equal; 1 they differ; 2 a database cannot be used.
+    Rows that only the other database has are deleted, except those of the ledger. The server may
+    keep running; stop it before the last copy. Numbers of rows and sums of dollars are compared.
+    Exit codes: 0 both are equal; 1 they differ; 2 a database cannot be used.
     """
     from batuta.store.transfer import transfer_store  # noqa: PLC0415 - loads SQLAlchemy
 

@@ -2,9 +2,9 @@
 
 When an error names something that can be expressed differently or left out, the same request is
 sent again in that form. The worker's client remembers the form that worked, so later requests are
-not refused for the same reason; a worker's settings `adapt` and `field_names` set it from the
-start. Of the sampling fields, a refusal may remove `temperature`, `top_p`, `seed` and the reasoning
-effort. It does not remove `stop`, `n`, `top_k` and others: the call then fails.
+not refused for the same reason; a worker's settings `adapt` and `field_names` can prescribe a form
+from the start. Of the sampling fields, a refusal may remove `temperature`, `top_p`, `seed` and the
+reasoning effort. It does not remove `stop`, `n`, `top_k` and others: the call then fails.
 
 Changes that concern one call alone, and are not remembered, are in `clients.call_changes`.
 """
@@ -380,7 +380,7 @@ _FIELDS: Mapping[str, str] = {
     "store": "",
     "usage": "",
 }
-"""Maps fields of the body to the name that a server may accept instead; empty: none, left out."""
+"""Maps fields of the body to the name that a server may accept instead; empty: left out."""
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _EFFORT_WORD = re.compile(r"\b(none|minimal|low|medium|high|xhigh|max)\b")
 
@@ -391,7 +391,7 @@ class Adaptations:
 
     kinds: frozenset[Kind] = frozenset()
     fields: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Maps fields of the body to the server's names for them; an empty name is not sent."""
+    """Maps fields of the body to the server's names for them; empty: the field is not sent."""
     efforts: Mapping[str, str] = field(default_factory=dict[str, str])
     """Maps refused reasoning efforts to those sent instead."""
     schemas: tuple[bytes, ...] = ()

@@ -86,7 +86,8 @@ class CallClaim:
     reply: Reply | None
     """The stored reply; None if the holder must make the call."""
     keep: Callable[[Reply], Awaitable[Reply]]
-    """Stores the reply; returns the reply to use, which may be one that was stored earlier."""
+    """Stores the reply, or raises `StoreError`; returns the reply to use, which may be one that was
+    stored earlier."""
 
 
 class CallJournal(Protocol):
@@ -97,6 +98,7 @@ class CallJournal(Protocol):
       file this holds within one process; in a database it holds over all processes.
     - If a claim ends without a reply, the next caller makes the call.
     - A stored reply is returned to all later callers, whichever processes die.
+    - A journal that cannot be read or written raises `StoreError`.
     """
 
     hits: int
@@ -263,6 +265,7 @@ class CallCacheClient:
 
         Raises:
             ClientError: the call failed; failures are not stored.
+            LimitReachedError: the listener allows no further attempt.
             StoreError: the journal cannot be read or written.
         """
         if request.sampling.seed is None:

@@ -294,8 +294,8 @@ async def _send_whole(
 ) -> None:
     """Pass the text, reasoning, server calls and images of a whole reply to the listener.
 
-    The provider sent the whole reply although a stream was requested. Tool calls and alternatives
-    are not passed on.
+    The provider sent the whole reply although a stream was requested. Tool calls, thoughts and
+    alternatives are not passed on.
     """
     prefill = request.prefill if endpoint.adapter.supports_prefill else ""
     sent = 0

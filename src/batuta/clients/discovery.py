@@ -314,12 +314,12 @@ class Discovery:
     """The callable models that were found."""
 
     specs: tuple[WorkerSpec, ...]
-    """Hosted providers first, each provider's models in its own order. If two servers at configured
-    addresses list a worker of the same id, the first is kept."""
+    """In the order of `PROVIDERS`, each provider's models in its own order. If two servers at
+    configured addresses list a worker of the same id, the first is kept."""
     silent: tuple[str, ...] = ()
     """Environment variables with the address of a server whose models could not be listed."""
     unasked: tuple[WorkerSpec, ...] = ()
-    """The workers of `specs` on local servers that are not configured but were found."""
+    """The workers of `specs` on local servers that are not configured, and of pulled models."""
 
 
 async def discover_pool(environ: Mapping[str, str], http: HttpTransport) -> Discovery:

@@ -86,8 +86,8 @@ class Deployment:
 
 
 COOLDOWN = BreakerPolicy(failures=1, pause=15.0)
-"""A deployment is skipped after one failure that is no rate limit: for 15 seconds, then each time
-twice as long, up to 5 minutes."""
+"""A deployment is skipped after one failure, other than a rate limit or an error of the request:
+for 15 seconds, then each time twice as long, up to 5 minutes."""
 
 
 @final

@@ -215,8 +215,8 @@ def url_host(url: str) -> str:
         is_url, parts = False, urlsplit("")
     if not is_url or " " in url or not url.isprintable():
         raise ConfigError(
-            "the base URL of a provider must start with http:// or https:// and name a host; it "
-            "has no white space, and its port is at most 65535"
+            "the base URL of a provider must start with http:// or https:// and name a host, "
+            "without white space, and with a port of 1 to 65535 if it has one"
         )
     return parts.netloc.rpartition("@")[2]
 

@@ -2,9 +2,9 @@
 
 A 429 does not mean that the provider is down, only that this key sends too much. So calls pause for
 a moment, and then pass through a token bucket of one token, filled at half the previous rate of
-calls. Every answer raises the rate a little, until it no longer delays any call. A 429 may concern
-one request only, and its `Retry-After` may be days. So the pause for all other calls is short at
-first, doubles with each consecutive 429, and is bounded.
+calls. Every answer raises the rate a little; at twice the previous rate, calls are no longer
+delayed. A 429 may concern one request only, and its `Retry-After` may be days. So the pause for all
+other calls is short at first, doubles with each consecutive 429, and is bounded.
 """
 
 from __future__ import annotations
@@ -102,6 +102,7 @@ class CallLimiter:
         processes = 1 if shared is None else shared.processes
         self._slots = anyio.Semaphore(concurrency, fast_acquire=True)
         self._own_slots = anyio.Semaphore(max(1, concurrency // processes), fast_acquire=True)
+        """This process's share of the concurrent calls while Redis is unavailable."""
         self._calls = _Window(max(1, rpm // processes)) if rpm is not None else None
         self._tokens = _Window(max(1, tpm // processes)) if tpm is not None else None
         self._clock = clock

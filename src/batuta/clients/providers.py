@@ -71,7 +71,7 @@ class Provider:
     schema_bounds: tuple[str, ...] = ("minItems", "maxItems", "maxLength")
     """JSON Schema length keywords that its structured outputs support."""
     local: bool = False
-    """Whether it runs on the user's own machine, where it needs no key and tokens cost nothing."""
+    """Whether it runs on the user's own machine; then keys are optional and tokens cost nothing."""
     always_streams: bool = False
     """Whether all replies are streamed, even if nobody reads the deltas; see `StreamedClient`."""
 

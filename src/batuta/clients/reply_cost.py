@@ -35,7 +35,7 @@ SERVER_TOKENS = 4096
 SERVER_USD = Decimal("0.02")
 """Additional dollars accepted, for what is not billed by tokens, such as a search or a fee."""
 UNCAPPED_OUTPUT_TOKENS = 262_144
-"""Output tokens accepted without a cap: twice the longest output of any model."""
+"""Output tokens accepted without a cap: about twice the longest output of the known models."""
 
 
 def count_reply(

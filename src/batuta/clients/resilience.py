@@ -3,8 +3,8 @@
 A closed breaker lets calls pass. After `failures` in a row it opens: calls fail immediately, so
 that another worker takes over without a wait. After a pause one call is let through. If that call
 is answered, the breaker closes; if the provider fails it, the breaker opens again for twice as
-long, up to `longest`. If it ends otherwise, the next call is let through; also if it has not ended
-after another such pause, since a long answer is no failure.
+long, up to `longest`. If it ends otherwise, or takes longer than the pause, the next call is let
+through: a long answer is no failure.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class WorkerHealth:
     def allow_call(self) -> bool:
         """Return True if a call may be made; report its end by one of the three methods below.
 
-        While the breaker is open, this is the call that probes the provider.
+        While the breaker is open, an allowed call probes the provider.
         """
         if self._until is None:
             return True
@@ -174,13 +174,14 @@ class CircuitBreakerClient:
             CircuitOpenError: the breaker is open, or another call probes the provider; nothing was
                 sent.
             ClientError: the call failed.
+            LimitReachedError: the listener allows no further attempt.
         """
         health = self.health
         if not health.allow_call():
             wait = max(health.wait, 1.0)
             raise CircuitOpenError(
-                f"{self._worker} failed {health.row} times in a row, the last time "
-                f"{health.error}, and is skipped for {wait:.0f} s",
+                f"{self._worker} failed {health.row} time{'' if health.row == 1 else 's'} in a "
+                f"row, the last time {health.error}, and is skipped for {wait:.0f} s",
                 retry_after=wait,
             )
         began = time.perf_counter()

@@ -226,10 +226,7 @@ class _HeldText:
 
     pieces: list[str] = field(default_factory=list[str])
     is_decided: bool = False
-    """True once further text cannot change that the held text may be a call.
-
-    Then all further text is held.
-    """
+    """True once no further text can rule out a call; then all further text is held."""
     is_begun: bool = False
     """True once some text of the choice has been passed on."""
     tried: int = 0

@@ -43,7 +43,7 @@ class TooManyInterimResponsesError(aiohttp.ClientConnectionError):
 
 
 class BoundedResponse(aiohttp.ClientResponse):
-    """A response that raises an error where, by two faults of aiohttp 3.14, its reader would hang.
+    """A response that raises an error where two faults of aiohttp 3.14 would make its reader hang.
 
     aiohttp skips any number of informational responses, so a provider that sends nothing else would
     keep the event loop busy until the run's deadline. And after malformed chunked encoding the

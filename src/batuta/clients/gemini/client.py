@@ -1,7 +1,7 @@
 """Google's Gemini API: generateContent and its stream.
 
 Deviations a caller should know:
-- Prefill and `parallel_tool_calls` are not sent.
+- Prefill, `parallel_tool_calls`, `strict` and prompt-caching settings are not sent.
 - The effort is sent as a thinking budget to `gemini-2.5…`, and as a thinking level to `gemini-3…`
   and later models. From `gemini-4` on the effort `none` is a budget of 0. Other models get neither.
 

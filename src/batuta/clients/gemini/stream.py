@@ -303,8 +303,8 @@ def parse_response(data: Any, called_model: str = "") -> ProviderReply:
 def parse_usage(usage: Any) -> Usage | None:
     """Return the usage of one call; None if it is not stated, implausible or zero.
 
-    The API counts thoughts and tool results separately: their tokens are added to the output and to
-    the input.
+    Thoughts and tool results, which the API counts separately, are added to the output and to the
+    input respectively.
     """
     counts = with_own_names(as_object(usage), _COUNTS)
     if any(is_wrong_count(counts.get(name)) for name in _COUNTS):

@@ -71,7 +71,8 @@ class ChatDialect:
     reasoning_models: tuple[str, ...] = ("",)
     """Prefixes of the models to which an effort is sent; an empty prefix fits every model."""
     fixed_sampling: tuple[str, ...] = ()
-    """Prefixes of the models that refuse temperature and top_p, which are not sent to them."""
+    """Prefixes of the models to which temperature and top_p are not sent; a request with penalties
+    or top_k is refused."""
     developer: bool = False
     """Whether the role `developer` is supported; otherwise it becomes `system`."""
     merges_system: bool = False

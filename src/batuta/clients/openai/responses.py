@@ -2,7 +2,8 @@
 
 Deviations a caller should know:
 - Nothing is stored at OpenAI (`store` is false), so reasoning is sent back as encrypted items.
-- A seed is not sent, as the API has none.
+- A seed and prefill are not sent, as the API has neither.
+- Stop sequences, penalties, `top_k`, `n` and log probabilities are refused.
 - Temperature and top_p are sent only at the effort `none`; other efforts do not accept them.
 - A message that the model marks as commentary counts as reasoning.
 - A limit of fewer output tokens than `MIN_OUTPUT` is raised to that, as the API refuses it. Clients

@@ -88,7 +88,8 @@ class ResponsesStreamAccumulator:
         self._text: list[str] = []
         self._length = 0
         """Characters of the text so far."""
-        self._more_comparisons = _MAX_COMPARED
+        self._comparable_left = _MAX_COMPARED
+        """Characters by which further complete texts may be shorter than their deltas."""
         self._reasoning: list[str] = []
         self._calls = ToolCallAccumulator()
         self._items: list[_Item] = []
@@ -99,6 +100,7 @@ class ResponsesStreamAccumulator:
         self._refused = False
         self._searches = SearchReader()
         self._ended: dict[str, Any] = {}
+        """The complete response of the final event; empty before it."""
         self._finish = Finish.STOP
         self._usage: dict[str, Any] = {}
 
@@ -384,8 +386,8 @@ class ResponsesStreamAccumulator:
         pieces[:] = [before]
         if whole.startswith(before):
             return whole[len(before) :]
-        self._more_comparisons -= len(before) - len(whole)
-        if self._more_comparisons < 0:
+        self._comparable_left -= len(before) - len(whole)
+        if self._comparable_left < 0:
             raise ValueError("complete texts are too often shorter than their pieces")
         # Some servers strip white space from the complete text but not from its deltas.
         if before.startswith(whole) or before.strip() == whole.strip():
