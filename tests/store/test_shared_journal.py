@@ -195,6 +195,23 @@ async def test_a_database_that_is_not_there_is_one_sentence():
     assert "\n" not in str(raised.value)
 
 
+async def test_a_database_without_room_for_tables_keeps_no_connection(postgres):
+    import asyncpg
+
+    url = f"{postgres}?application_name=refused&search_path=nowhere"
+    with pytest.raises(StoreError, match="call journal"):
+        async with open_shared_journal(url, "x"):
+            pass
+    watching = await asyncpg.connect(postgres)
+    count_open = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'refused'"
+    try:
+        with anyio.fail_after(20):
+            while await watching.fetchval(count_open):
+                await anyio.sleep(0.05)
+    finally:
+        await watching.close()
+
+
 async def test_an_error_of_the_block_stays_what_it_is(postgres):
     with pytest.raises(ConfigError, match="mine"):
         async with open_shared_journal(postgres, "error"):

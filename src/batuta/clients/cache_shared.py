@@ -146,12 +146,15 @@ async def open_shared_journal(url: str, scope: str) -> AsyncGenerator[SharedJour
         ) from None
     driver = cast("Any", asyncpg)
     address = url.replace("postgresql+asyncpg://", "postgresql://", 1)
+    pool: Any = None
     try:
         pool = await driver.create_pool(address, min_size=1, max_size=CONNECTIONS)
         async with pool.acquire() as connection, connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _SCHEMA_LOCK)
             await connection.execute(_SCHEMA)
     except (OSError, ValueError, driver.PostgresError, driver.InterfaceError) as error:
+        if pool is not None:
+            pool.terminate()
         raise StoreError(f"the call journal's database cannot be used: {error}") from None
     journal = SharedJournal(pool, driver, scope)
     try:
