@@ -85,6 +85,12 @@ def batuta(folder, *words):
 def test_the_other_commands_work_beside_broken_ones(broken, tmp_path):
     status, told = batuta(tmp_path, "--help")
     assert status == 0 and "Traceback" not in told and "the command 'raises' of the package" in told
+    (tmp_path / "strange_disk.py").write_text(
+        "from batuta.errors import StoreError\nraise StoreError('the disk is full')\n"
+    )
+    install(tmp_path, "disk", ["command.disk = strange_disk:app"])
+    status, told = batuta(tmp_path, "--help")
+    assert status == 0 and "the disk is full" in told
     status, told = batuta(tmp_path, "raises", "--any", "thing")
     assert (status, told) == (2, f"batuta: {BROKEN}")
 

@@ -25,7 +25,7 @@ from typer.main import get_command, get_group
 
 from batuta.cli.options import format_example
 from batuta.core.suggestions import find_similar
-from batuta.errors import BatutaError, ConfigError
+from batuta.errors import BatutaError
 from batuta.plugins import open_plugin, plugin_names
 from batuta.rendering.terminal import escape_logs, write_error, write_output
 
@@ -116,10 +116,10 @@ class PluginCommand:
     """The panel of the help that lists the command."""
 
     def load(self, name: str) -> Command:
-        """Import the plugin; on a `ConfigError`, return a command that raises that error."""
+        """Import the plugin; if that fails, return a command that raises the error."""
         try:
             command = open_plugin("command", name, get_command)
-        except ConfigError as error:
+        except BatutaError as error:
             command = _broken_command(error)
         command.name = name
         return _in_panel(command, self.panel)
@@ -150,7 +150,7 @@ def _hide_types(options: Iterable[Any]) -> None:
             option.metavar = ""
 
 
-def _broken_command(error: ConfigError) -> Command:
+def _broken_command(error: BatutaError) -> Command:
     """Return a command that raises the error, or shows it as its help."""
     alone = typer.Typer(add_completion=False)
 
