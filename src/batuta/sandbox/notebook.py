@@ -81,7 +81,7 @@ async def run_in_notebook(
         python: the interpreter.
 
     Raises:
-        SandboxError: no sandbox works on this machine.
+        SandboxError: no sandbox works here, or the interpreter does not run or is too old.
     """
     mark = secrets.token_hex(16)
     keeps = given is not None
@@ -134,7 +134,7 @@ async def keep_written(
 ) -> tuple[tuple[WrittenFile, ...], str]:
     """Store the files that a program wrote, unless `files` is None.
 
-    Return the stored files, and a text on why others were not stored; empty if there is no other.
+    Return the stored files, and a text on why others were not stored; empty if there are none.
     """
     if files is None:
         return (), ""

@@ -193,8 +193,8 @@ class Sandbox:
             python: the interpreter, with the packages that programs may import.
 
         Raises:
-            SandboxError: the interpreter does not run or is too old, or the requested tier does
-                not work here; the message has the causes and a remedy.
+            SandboxError: this is not Linux, the interpreter does not run or is too old, or the
+                requested tier does not work here; the message has the causes.
             ValueError: `slots` is below 1, or there is no such tier.
         """
         if slots < 1:

@@ -56,7 +56,10 @@ CONCURRENCY = 8
 
 @final
 class Session:
-    """An open pool with its conductor and limits. Use it as an async context manager."""
+    """An open pool with its conductor and limits. Use it as an async context manager.
+
+    Outside its block, its methods and its properties raise RuntimeError.
+    """
 
     _tasks: TaskGroup
 

@@ -39,9 +39,9 @@ class Activity:
     """Tokens of `input_tokens` that were read from a provider's cache."""
     output_tokens: int
     median_seconds: float | None
-    """None: there are no runs."""
+    """Median duration of the runs; None: there are no runs."""
     p95_seconds: float | None
-    """None: there are no runs."""
+    """95th percentile of the runs' durations; None: there are no runs."""
 
     @property
     def cached_share(self) -> float | None:
@@ -76,7 +76,7 @@ async def report_activity(
     """
     for name in by:
         if name not in ACTIVITY_GROUPS:
-            raise ValueError(f"runs are grouped by {', '.join(ACTIVITY_GROUPS)}; not by {name}")
+            raise ValueError(f"runs cannot be grouped by {name}: use {', '.join(ACTIVITY_GROUPS)}")
     conditions = [RUNS.c.created >= since]
     conditions += [] if until is None else [RUNS.c.created < until]
     conditions += [] if tenant is None else [RUNS.c.tenant == sql_text(tenant)]

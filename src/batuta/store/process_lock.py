@@ -31,7 +31,7 @@ class ProcessLock:
                 another server uses the folder.
 
         Raises:
-            StoreError: another process holds the lock, or the file cannot be created.
+            StoreError: another process holds the lock, or the file cannot be created or used.
         """
         try:
             make_private_file(path)
