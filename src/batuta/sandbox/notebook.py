@@ -154,8 +154,8 @@ async def keep_pictures(
     """Store the pictures that a program drew, and return the stored files.
 
     The pictures are numbered after the `before` pictures of earlier programs; a further number is
-    put before a name that a file of the program has. The first picture that cannot be stored ends
-    the storing. Without `files`, nothing is stored.
+    put before a name that a file of the program has. If a picture cannot be stored, the later ones
+    are not stored either. Without `files`, nothing is stored.
     """
     kept: list[WrittenFile] = []
     if files is None:

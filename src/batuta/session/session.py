@@ -58,7 +58,7 @@ CONCURRENCY = 8
 class Session:
     """An open pool with its conductor and limits. Use it as an async context manager.
 
-    Outside its block, its methods and its properties raise RuntimeError.
+    Outside its block, `ask`, `stream` and the properties raise RuntimeError.
     """
 
     _tasks: TaskGroup
@@ -85,7 +85,7 @@ class Session:
             clients: the client of each worker of a `Pool`.
             limits: limits of every run, unless a question sets its own; None: the pool's limits.
                 A conductor that needs more rounds gets them, unless the question sets
-                `max_rounds`.
+                `max_rounds` or, with None, the pool's settings do.
             store: whether runs are stored where `batuta runs list` finds them.
             environ: the environment from which keys and settings are read.
 

@@ -29,8 +29,8 @@ class Activity:
     """The runs of one group."""
 
     group: tuple[str | None, ...]
-    """The values of the group, in the order of the requested names; None: the runs have no such
-    value, such as no session or no error."""
+    """The values of the group, in the order of the requested names; None: the runs have no session
+    or no error."""
     runs: int
     unanswered: int
     """Runs that failed, were refused or were cancelled."""
@@ -60,9 +60,6 @@ async def report_activity(
 ) -> list[Activity]:
     """Group the newest `ACTIVITY_WINDOW` runs that meet the conditions.
 
-    Returns:
-        The first `MOST_GROUPS` groups, ordered by their values.
-
     Args:
         database: the store's database.
         by: names to group by; see `ACTIVITY_GROUPS`.
@@ -70,6 +67,9 @@ async def report_activity(
         since: only runs that started then or later, in seconds since the epoch.
         until: only runs that started before that, in seconds since the epoch; None: all.
         models: only the runs of these systems; empty: of all.
+
+    Returns:
+        The first `MOST_GROUPS` groups, ordered by their values.
 
     Raises:
         ValueError: runs cannot be grouped by one of the names.

@@ -233,12 +233,12 @@ class AuditTrail:
         A record of the purge keeps the last removed hash, so that the rest can be verified. If only
         such a record is old, nothing is purged.
 
-        Returns:
-            The number of purged records.
-
         Args:
             days: how long records are kept.
             now: seconds since the epoch; None: the time of `STEADY_CLOCK`.
+
+        Returns:
+            The number of purged records.
         """
         limit = (STEADY_CLOCK() if now is None else now) - days * DAY_SECONDS
 

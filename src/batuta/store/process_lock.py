@@ -12,7 +12,7 @@ from batuta.errors import StoreError
 from batuta.store.database import explain_error, is_sqlite, make_private_file, parse_url
 
 SERVER_SUFFIX = ".server.lock"
-"""Suffix of the lock file of the server that uses a file of runs."""
+"""Suffix of the lock file that a server holds while it uses an SQLite store."""
 
 
 @final
