@@ -30,7 +30,7 @@ MAX_WRITTEN_BYTES = 8_000_000
 _WRITTEN_OUTPUT = 12 * MEGABYTE
 """Extra bytes of output for the kept files, which are printed in Base64."""
 TOO_MUCH = (
-    f"{{name}} is not kept: a program may write {MAX_WRITTEN} files of "
+    f"{{name}} is not kept: a program may write at most {MAX_WRITTEN} files, of "
     f"{MAX_WRITTEN_BYTES // 1_000_000} MB together."
 )
 _PNG = b"\x89PNG\r\n\x1a\n"

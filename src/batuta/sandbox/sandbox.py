@@ -198,7 +198,7 @@ class Sandbox:
             ValueError: `slots` is below 1, or there is no such tier.
         """
         if slots < 1:
-            raise ValueError("slots must be at least 1")
+            raise ValueError(f"slots must be at least 1, not {slots}")
         interpreter = await inspect_interpreter(python)
         uids = _slot_uids(slots)
         yield Sandbox(
