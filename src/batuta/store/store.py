@@ -363,7 +363,7 @@ class Store:
 
         Args:
             run_id: the run.
-            value: the score; None: withdraw an earlier judgement.
+            value: the score; None: remove an earlier score.
             comment: a comment on the score; empty: none.
             tenant: the tenant that must own the run; None: any tenant.
 
