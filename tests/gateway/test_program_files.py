@@ -228,7 +228,9 @@ async def test_files_of_programs_are_bounded_and_odd_ones_left_out(store):
     assert sorted(names[MAX_WRITTEN:]) in (kept, ["2-out.csv", *kept])
     answers = (m.parts[0] for m in ada.requests[-1].messages if m.role is Role.TOOL)
     results = [one.content for one in answers if isinstance(one, ToolResult)]
-    assert "zz.bin is not kept: a program may write 10 files of 8 MB together." in results[0]
+    assert (
+        "zz.bin is not kept: a program may write at most 10 files, of 8 MB together." in results[0]
+    )
     assert "ended with status 4" in results[2]
 
 

@@ -30,7 +30,7 @@ MAX_WRITTEN_BYTES = 8_000_000
 _WRITTEN_OUTPUT = 12 * MEGABYTE
 """Extra bytes of output for the kept files, which are printed in Base64."""
 TOO_MUCH = (
-    f"{{name}} is not kept: a program may write {MAX_WRITTEN} files of "
+    f"{{name}} is not kept: a program may write at most {MAX_WRITTEN} files, of "
     f"{MAX_WRITTEN_BYTES // 1_000_000} MB together."
 )
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -81,7 +81,7 @@ async def run_in_notebook(
         python: the interpreter.
 
     Raises:
-        SandboxError: no sandbox works on this machine.
+        SandboxError: no sandbox works here, or the interpreter does not run or is too old.
     """
     mark = secrets.token_hex(16)
     keeps = given is not None
@@ -134,7 +134,7 @@ async def keep_written(
 ) -> tuple[tuple[WrittenFile, ...], str]:
     """Store the files that a program wrote, unless `files` is None.
 
-    Return the stored files, and a text on why others were not stored; empty if there is no other.
+    Return the stored files, and a text on why others were not stored; empty if there are none.
     """
     if files is None:
         return (), ""
@@ -154,8 +154,8 @@ async def keep_pictures(
     """Store the pictures that a program drew, and return the stored files.
 
     The pictures are numbered after the `before` pictures of earlier programs; a further number is
-    put before a name that a file of the program has. The first picture that cannot be stored ends
-    the storing. Without `files`, nothing is stored.
+    put before a name that a file of the program has. If a picture cannot be stored, the later ones
+    are not stored either. Without `files`, nothing is stored.
     """
     kept: list[WrittenFile] = []
     if files is None:

@@ -202,7 +202,7 @@ class SandboxProcess:
 async def open_sandbox_process(
     launch: SupervisorLaunch, preload: list[str]
 ) -> AsyncGenerator[SandboxProcess]:
-    """Yield a sandbox that is ready for tests and has imported the modules in `preload`.
+    """Yield a sandbox that is ready for tests and has tried to import the modules in `preload`.
 
     When the block ends, none of its processes or files remains.
 

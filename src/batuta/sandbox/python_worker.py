@@ -72,8 +72,8 @@ class PythonWorker:
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """Reply with the program's output, or with the reason why there is none.
 
-        A reply without output or files has `Finish.NO_OUTPUT` and is not streamed, as another
-        worker may give the answer instead.
+        If the program is missing, failed, or left no output or files, the reply has
+        `Finish.NO_OUTPUT` and is not streamed, as another worker may give the answer instead.
 
         Raises:
             ProviderUnreachableError: no sandbox works on this machine.

@@ -193,12 +193,12 @@ class Sandbox:
             python: the interpreter, with the packages that programs may import.
 
         Raises:
-            SandboxError: the interpreter does not run or is too old, or the requested tier does
-                not work here; the message has the causes and a remedy.
+            SandboxError: this is not Linux, the interpreter does not run or is too old, or the
+                requested tier does not work here; the message has the causes.
             ValueError: `slots` is below 1, or there is no such tier.
         """
         if slots < 1:
-            raise ValueError("slots must be at least 1")
+            raise ValueError(f"slots must be at least 1, not {slots}")
         interpreter = await inspect_interpreter(python)
         uids = _slot_uids(slots)
         yield Sandbox(

@@ -161,7 +161,7 @@ class JsonValidator:
                 _SLOW_SCHEMAS.popitem(last=False)
             raise SchemaTimeoutError("checking this schema takes too long") from None
         except ProcessStartError as error:
-            raise SchemaTimeoutError(f"the schema cannot be checked: {error}") from None
+            raise SchemaTimeoutError(f"the check cannot be run: {error}") from None
 
 
 _ANY_JSON = JsonValidator(None)

@@ -49,6 +49,7 @@ def load_image(given: ImageLike) -> Image:
 
     Raises:
         OSError: the file cannot be read.
+        TypeError: `given` is no string, path or bytes.
     """
     if isinstance(given, str) and given.startswith(_URL_PREFIXES):
         return Image(url=given)

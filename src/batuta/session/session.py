@@ -56,7 +56,10 @@ CONCURRENCY = 8
 
 @final
 class Session:
-    """An open pool with its conductor and limits. Use it as an async context manager."""
+    """An open pool with its conductor and limits. Use it as an async context manager.
+
+    Outside its block, `ask`, `stream` and the properties raise RuntimeError.
+    """
 
     _tasks: TaskGroup
 
@@ -82,7 +85,7 @@ class Session:
             clients: the client of each worker of a `Pool`.
             limits: limits of every run, unless a question sets its own; None: the pool's limits.
                 A conductor that needs more rounds gets them, unless the question sets
-                `max_rounds`.
+                `max_rounds` or, with None, the pool's settings do.
             store: whether runs are stored where `batuta runs list` finds them.
             environ: the environment from which keys and settings are read.
 
@@ -134,7 +137,7 @@ class Session:
 
     @property
     def pool(self) -> Pool:
-        """The workers, in the conductor's order."""
+        """The workers, in the order in which the conductor sees them."""
         return self._opened.pool
 
     @property
@@ -168,6 +171,7 @@ class Session:
             TypeError: the question, the value of an option, or the result of `run_tool` has the
                 wrong type, or an option does not exist.
             ValueError: the question or an option is invalid.
+            Exception: raised by `on_event` or your own conductor, perhaps within an ExceptionGroup.
         """
         options = check_options(options)
         parsed = complete_question(parse_question(question, options.get("images", ())), options)
@@ -351,8 +355,10 @@ async def ask(
     Raises:
         ConfigError: as for `Session` and its opening.
         OSError: an image file cannot be read.
-        TypeError: the question or an option has the wrong type, or an option does not exist.
+        TypeError: the question, the value of an option, or the result of `run_tool` has the wrong
+            type, or an option does not exist.
         ValueError: the question, an option or the combination of arguments is invalid.
+        Exception: raised by `on_event` or your own conductor, perhaps within an ExceptionGroup.
     """
     async with open_session(pool, conductor=conductor, clients=clients) as session:
         return await session.ask(question, **options)
@@ -368,11 +374,7 @@ def ask_sync(
 ) -> Run:
     """Answer like `ask`, for code without an event loop and for notebooks; block the thread.
 
-    Raises:
-        ConfigError: as for `Session` and its opening.
-        OSError: an image file cannot be read.
-        TypeError: the question or an option has the wrong type, or an option does not exist.
-        ValueError: the question, an option or the combination of arguments is invalid.
+    Arguments and errors are those of `ask`.
     """
 
     async def work() -> Run:

@@ -29,8 +29,8 @@ class Activity:
     """The runs of one group."""
 
     group: tuple[str | None, ...]
-    """The values of the group, in the order of the requested names; None: the runs have no such
-    value, such as no session or no error."""
+    """The values of the group, in the order of the requested names; None: the runs have no session
+    or no error."""
     runs: int
     unanswered: int
     """Runs that failed, were refused or were cancelled."""
@@ -39,9 +39,9 @@ class Activity:
     """Tokens of `input_tokens` that were read from a provider's cache."""
     output_tokens: int
     median_seconds: float | None
-    """None: there are no runs."""
+    """Median duration of the runs; None: there are no runs."""
     p95_seconds: float | None
-    """None: there are no runs."""
+    """95th percentile of the runs' durations; None: there are no runs."""
 
     @property
     def cached_share(self) -> float | None:
@@ -60,9 +60,6 @@ async def report_activity(
 ) -> list[Activity]:
     """Group the newest `ACTIVITY_WINDOW` runs that meet the conditions.
 
-    Returns:
-        The first `MOST_GROUPS` groups, ordered by their values.
-
     Args:
         database: the store's database.
         by: names to group by; see `ACTIVITY_GROUPS`.
@@ -71,12 +68,15 @@ async def report_activity(
         until: only runs that started before that, in seconds since the epoch; None: all.
         models: only the runs of these systems; empty: of all.
 
+    Returns:
+        The first `MOST_GROUPS` groups, ordered by their values.
+
     Raises:
         ValueError: runs cannot be grouped by one of the names.
     """
     for name in by:
         if name not in ACTIVITY_GROUPS:
-            raise ValueError(f"runs are grouped by {', '.join(ACTIVITY_GROUPS)}; not by {name}")
+            raise ValueError(f"runs cannot be grouped by {name}: use {', '.join(ACTIVITY_GROUPS)}")
     conditions = [RUNS.c.created >= since]
     conditions += [] if until is None else [RUNS.c.created < until]
     conditions += [] if tenant is None else [RUNS.c.tenant == sql_text(tenant)]

@@ -233,12 +233,12 @@ class AuditTrail:
         A record of the purge keeps the last removed hash, so that the rest can be verified. If only
         such a record is old, nothing is purged.
 
-        Returns:
-            The number of purged records.
-
         Args:
             days: how long records are kept.
             now: seconds since the epoch; None: the time of `STEADY_CLOCK`.
+
+        Returns:
+            The number of purged records.
         """
         limit = (STEADY_CLOCK() if now is None else now) - days * DAY_SECONDS
 
@@ -309,7 +309,10 @@ class _ChainChecker:
         if fault is None and first is not None:
             before = GENESIS if first.seq == 1 else self._cut
             if first.previous != before:
-                fault = (first.seq, "records before it are missing and no cut says so")
+                fault = (
+                    first.seq,
+                    "records before it are missing, and no record says that they were cut",
+                )
         if fault is None and known is not None and not self._seen_known:
             is_cut = first is not None and known[0] < first.seq
             fault = (known[0], "the record was cut" if is_cut else "it is not the noted record")

@@ -409,7 +409,7 @@ class Budgets:
         return [await self._bucket_status(bucket) for bucket in buckets]
 
     async def work(self) -> None:
-        """Renew this process's reservations and end abandoned reservations, until `close`."""
+        """Renew this process's reservations, end abandoned ones and tidy leases, until `close`."""
         due = float("-inf")
         try:
             while not self._closing.is_set():

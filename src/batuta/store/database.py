@@ -321,7 +321,7 @@ class Database:
             raise
 
     async def close(self) -> None:
-        """Disconnect."""
+        """Finish the submitted writes and disconnect."""
         if isinstance(self._engine, Engine):
             if self._writer is not None:
                 self._writer.close()

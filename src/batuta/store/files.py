@@ -96,9 +96,9 @@ class FileTable:
             counted = select(func.count(), func.coalesce(func.sum(FILES.c.size), 0)).where(own)
             count, size = connection.execute(counted).one()
             if count >= most_files:
-                raise FileQuotaError(f"it has {count} files, and may have {most_files}")
+                raise FileQuotaError(f"the tenant has {count} of at most {most_files} files")
             if size + file.size > most_bytes:
-                raise FileQuotaError(f"its files may have at most {most_bytes} bytes in total")
+                raise FileQuotaError(f"the tenant's files may have {most_bytes} bytes in total")
             values = asdict(file) | {"content": content, "fault": fault, "vectors": vectors}
             values["text"] = None if text is None else text.encode("utf-8", "replace")
             connection.execute(insert(FILES).values(sql_values(values)))

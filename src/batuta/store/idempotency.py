@@ -36,6 +36,7 @@ class EarlierRequest:
     """An earlier request with the same key."""
 
     digest: bytes
+    """The hash of the earlier request."""
     answer: StoredAnswer | None
     """None: the request is still being answered, or its process has died."""
     claim: str

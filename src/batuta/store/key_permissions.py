@@ -75,7 +75,7 @@ class KeyPermissions:
         for name in ("max_cost", "per_day", "per_month", "session_max_cost"):
             value: Decimal | None = getattr(self, name)
             if value is not None and (not is_sql_number(value) or value < 0):
-                raise ValueError(f"{name} is not a number of dollars: {value}")
+                raise ValueError(f"{name} is not a number of dollars from 0 up: {value}")
         for name in ("rpm", "tpm", "concurrency", "session_max_turns"):
             number: int | None = getattr(self, name)
             if number is not None and not 1 <= number <= _MAX_INTEGER:
@@ -178,7 +178,7 @@ def read_permissions(values: Mapping[str, Any]) -> KeyPermissions:
     for name in values:
         if name not in known:
             raise ValueError(
-                f"{name} is not a limit of a key; those are {', '.join(sorted(known))}"
+                f"{name} is not a limit of a key; the limits are {', '.join(sorted(known))}"
             )
     return KeyPermissions(**{name: _READERS[name](name, value) for name, value in values.items()})
 

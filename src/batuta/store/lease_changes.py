@@ -24,7 +24,7 @@ from batuta.store.models import RESERVATIONS
 _PARTS = 16
 """A lease takes at most 1/16 of the money that is left in its budget."""
 _LEAST_CALLS = 4
-"""Minimum ratio of 1/16 of the money left to the requested amount, for a lease to be taken."""
+"""A lease is taken only if 1/16 of the money left is at least this many requested amounts."""
 _LEAST_SPAN = 0.01
 """Minimum seconds over which the rate of use is measured."""
 

@@ -160,7 +160,7 @@ def ledger_lines(run: Run, counted: Decimal | None = None) -> tuple[LedgerLine, 
 
 
 def usd_to_nano(usd: Decimal) -> int:
-    """Return dollars as billionths, rounded up, of at most `_MAX_RUN_USD`."""
+    """Return dollars, at most `_MAX_RUN_USD`, as billionths, rounded up."""
     return int((min(usd, _MAX_RUN_USD) * NANO_PER_USD).to_integral_value(ROUND_CEILING))
 
 
@@ -306,7 +306,7 @@ def encode_periods(buckets: Iterable[Bucket]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BudgetStatus:
-    """The state of a budget, such as a budget that has no room for a run."""
+    """The money that is spent and reserved in a budget."""
 
     bucket: Bucket
     spent: int

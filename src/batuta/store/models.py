@@ -96,8 +96,8 @@ RUNS = Table(
     # Verdict of the comparison with that worker's answer, and the cost of the comparison.
     Column("shadow", Text),
     Column("shadow_usd", Money),
-    # Who acted at this request of its session, the worker that acted before, the turn, and the
-    # reason; see rows.py. Null: not known, or stored before these columns existed.
+    # The worker that acted at this request of its session, the worker before, the turn, and the
+    # reason; see `ActingNote` in rows.py. Null also if stored before these columns existed.
     Column("acting", Text),
     Column("took_over_from", Text),
     Column("turn", Text),
@@ -277,7 +277,7 @@ APPROVALS = Table(
     "approvals",
     METADATA,
     # Plans that wait for approval; see approvals.py. `plan` and `steps` are cleared when the plan
-    # is decided or closed, `steps` of an approved plan when its run has ended.
+    # is decided or closed, except that `steps` of an approved plan stay until its run has ended.
     Column("id", Text, primary_key=True),
     Column("run_id", Text, nullable=False),
     Column("tenant", Text, nullable=False),

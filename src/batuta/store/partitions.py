@@ -46,7 +46,7 @@ def prunable_tables(connection: Connection) -> tuple[Table, Table]:
 
 
 def create_partitions(connection: Connection, times: Iterable[float]) -> None:
-    """Create the missing partitions of the days of these times, in PostgreSQL.
+    """Create the missing partitions of the days of these times; the database is PostgreSQL.
 
     Readers and writers of other days are not blocked.
 

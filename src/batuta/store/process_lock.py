@@ -12,7 +12,7 @@ from batuta.errors import StoreError
 from batuta.store.database import explain_error, is_sqlite, make_private_file, parse_url
 
 SERVER_SUFFIX = ".server.lock"
-"""Suffix of the lock file of the server that uses a file of runs."""
+"""Suffix of the lock file that a server holds while it uses an SQLite store."""
 
 
 @final
@@ -31,7 +31,7 @@ class ProcessLock:
                 another server uses the folder.
 
         Raises:
-            StoreError: another process holds the lock, or the file cannot be created.
+            StoreError: another process holds the lock, or the file cannot be created or used.
         """
         try:
             make_private_file(path)

@@ -29,7 +29,9 @@ REFUSAL_GROUPS = {
     "key": REFUSALS.c.key,
     "code": REFUSALS.c.code,
 }
-"""Columns by which refusals can be grouped; `code` is an error code such as `budget_exceeded`."""
+"""Columns by which refusals can be grouped; `code` is an error code such as `budget_exceeded`.
+
+Hours and days are in UTC."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +121,9 @@ class RefusalLog:
         """
         for name in by:
             if name not in REFUSAL_GROUPS:
-                raise ValueError(f"refusals are grouped by {', '.join(REFUSAL_GROUPS)}, not {name}")
+                raise ValueError(
+                    f"refusals cannot be grouped by {name}: use {', '.join(REFUSAL_GROUPS)}"
+                )
         await self.flush()
         columns = [REFUSAL_GROUPS[name] for name in by]
         query = select(*columns, func.sum(REFUSALS.c.requests).label("requests"))

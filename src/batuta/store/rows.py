@@ -19,7 +19,7 @@ from batuta.store.drift import DriftValue, run_seconds
 from batuta.store.ledger import RunCharge, budgeted_nano, ledger_lines, ledger_rows
 
 LABEL_BYTES = 1_000
-"""Maximum bytes of all labels of a run; the last tags are left out first, then the user."""
+"""Maximum bytes of all labels of a run; tags are left out first, then the user, then workers."""
 LABEL_CHARACTERS = 200
 """Maximum characters of a label; longer ones are truncated, in filters too."""
 WORKER, ERROR, USER, TAG = "worker", "error", "user", "tag"

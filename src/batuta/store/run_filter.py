@@ -34,7 +34,7 @@ def equal_filter(
         columns: the columns of the table of runs, or of a query on it.
         wanted: the filter.
         alone: whether to return only conditions for which one index has the runs in the order of
-            time: several outcomes are left out, and the session, else left out, is included.
+            time; the session is then included, and several outcomes are left out.
     """
     conditions: list[ColumnElement[bool]] = []
     if wanted.session is not None and alone:

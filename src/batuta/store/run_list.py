@@ -119,9 +119,9 @@ class RunTotals:
     input_tokens: int
     output_tokens: int
     median_seconds: float | None
-    """None: there is no run."""
+    """Median duration of the runs; None: there is no run."""
     p95_seconds: float | None
-    """None: there is no run."""
+    """95th percentile of the runs' durations; None: there is no run."""
     judged: int
     """Runs with a score."""
     mean_score: float | None

@@ -100,7 +100,7 @@ async def list_savings(
     Args:
         database: the store's database.
         limit: maximum number of sessions.
-        tenant: only that tenant's; None: of all.
+        tenant: only that tenant's sessions; None: those of all tenants.
         session: only that session; None: all.
         since: only runs that started then or later, in seconds since the epoch; None: all.
     """

@@ -79,7 +79,7 @@ async def report_spending(
     chosen = {name: values for name, values in (only or {}).items() if values}
     for name in (*by, *chosen):
         if name not in SPEND_GROUPS:
-            raise ValueError(f"spending is grouped by {', '.join(SPEND_GROUPS)}; not by {name}")
+            raise ValueError(f"spending cannot be grouped by {name}: use {', '.join(SPEND_GROUPS)}")
     within = [
         test
         for value, test in (

@@ -66,9 +66,9 @@ async def unvouched_seconds(
 ) -> float:
     """Return the seconds to wait after a start before the clock is trusted for a purge.
 
-    It is 0 if no row was written before the start, or one at most `TRUSTED_GAP_SECONDS` before: the
-    clock is then right, or has been wrong for so long that it cannot be detected. Otherwise it is
-    `SETTING_SECONDS`.
+    The result is 0 if no row was written before the start, or if the newest of those rows is at
+    most `TRUSTED_GAP_SECONDS` older than the start: the clock is then right, or has been wrong for
+    so long that it cannot be detected. Otherwise it is `SETTING_SECONDS`.
 
     Args:
         database: the database.

@@ -363,7 +363,7 @@ class Store:
 
         Args:
             run_id: the run.
-            value: the score; None: withdraw an earlier judgement.
+            value: the score; None: remove an earlier score.
             comment: a comment on the score; empty: none.
             tenant: the tenant that must own the run; None: any tenant.
 
@@ -371,7 +371,7 @@ class Store:
             ValueError: `value` is not finite.
         """
         if value is not None and not isfinite(value):
-            raise ValueError(f"a score is a finite number or None: {value}")
+            raise ValueError(f"a score must be a finite number or None, not {value}")
         await self._open_writer.flush()
         judgement = Judgement(value, sql_text(comment) or None)
         own = run_conditions(run_id, tenant)
@@ -406,7 +406,8 @@ class Store:
     async def is_ready(self) -> bool:
         """Return True if the database answers in time, has this version's schema, and can be used.
 
-        False: the last write failed, or another program blocks an SQLite file.
+        False also while runs cannot be written, another program blocks an SQLite file, or the store
+        is closed.
         """
         if self._database is None or self.failure is not None:
             return False

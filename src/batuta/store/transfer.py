@@ -1,9 +1,9 @@
 """Copies a store to another database, such as from SQLite to PostgreSQL, while it is in use.
 
 Every pass writes the rows that are missing or changed in the target, and deletes the rows that the
-source no longer has. An interrupted pass can be repeated, since rows that are already equal are not
-written again. The last pass, with no server on the source, ends with equal counts and sums. The
-tables of background jobs are not copied.
+source no longer has, except lines of the ledger. An interrupted pass can be repeated, since rows
+that are already equal are not written again. The last pass, with no server on the source, ends with
+equal counts and sums. The tables of background jobs are not copied.
 """
 
 from __future__ import annotations

@@ -362,7 +362,7 @@ def _drop_deleted_runs(connection: Connection, packed: Sequence[PackedRun]) -> l
 def _drop_stored_runs(
     connection: Connection, packed: Sequence[PackedRun], new: set[str]
 ) -> list[PackedRun]:
-    """Return the runs that are not stored, even with another start time.
+    """Return the runs whose ids are not stored yet, whatever the start time of a stored run.
 
     `new` are the ids of newly billed runs, which cannot be stored yet.
     """

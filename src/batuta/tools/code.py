@@ -39,7 +39,7 @@ CODE_SCHEMA: Mapping[str, Any] = {
 
 @final
 class CodeInterpreter:
-    """A tool source that runs Python without network; later calls have the variables and files.
+    """A tool source that runs Python without network, with earlier calls' variables and files.
 
     No process waits between calls: each call first reruns the earlier programs, with their output
     discarded, so its time limit covers all of them. A program that exceeded a limit, or whose

@@ -22,6 +22,7 @@ from batuta.tools.source import ToolContext, ToolError, ToolLimits, ToolOutput, 
 MAX_QUERY = 400
 """Maximum number of characters of a query; Brave and Tavily accept no more."""
 MAX_RESULTS = 20
+"""Maximum number of results of one search."""
 MAX_TITLE = 200
 """Maximum number of characters of a title."""
 _LIMITS = ToolLimits(seconds=20.0)

@@ -35,7 +35,7 @@ class SearchEngine(Protocol):
     """
 
     async def search(self, query: str, count: int, domains: DomainRules) -> list[RawResult]:
-        """Return about `count` results, or as many as an engine without such a parameter finds.
+        """Return about `count` results; an engine without such a parameter chooses the number.
 
         The caller applies the rules on domains that the engine cannot apply.
 

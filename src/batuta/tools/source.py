@@ -82,7 +82,7 @@ class ToolSource(Protocol):
 
     `call_tool` refuses arguments that do not fit the schema before anything is called or paid for,
     ends the call within its limits, and charges the price, or one call of unknown price. A source
-    raises only `ToolError`; one of kind `OBSERVE` may be called twice with the same arguments.
+    raises only `ToolError`.
 
     The docstring of `batuta.tools` lists where a new source is registered.
     """

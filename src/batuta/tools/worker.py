@@ -26,7 +26,7 @@ ReadArguments = Callable[[StepWords], list[dict[str, str]]]
 
 
 def read_query(words: StepWords) -> list[dict[str, str]]:
-    """Return one search's arguments: the subtask, or if there is none, the last reply that is read.
+    """Return one search's arguments: the subtask, or else the last reply that the step reads.
 
     The query is one line, of at most `MAX_QUERY` characters, without quotation marks around it.
     """
@@ -35,7 +35,7 @@ def read_query(words: StepWords) -> list[dict[str, str]]:
 
 
 def open_argument_reader(argument: str, most: int) -> ReadArguments:
-    """Return a reader of a tool's one argument: the subtask, or the last reply that is read.
+    """Return a reader of a tool's argument: the subtask, else the last reply that the step reads.
 
     Args:
         argument: the argument's name.
@@ -50,7 +50,7 @@ def open_argument_reader(argument: str, most: int) -> ReadArguments:
 
 
 def _input_text(words: StepWords) -> str:
-    """Return the subtask, or if there is none, the last reply that is read; "" without either."""
+    """Return the subtask, or else the last reply that the step reads; "" without either."""
     return words.subtask or next(reversed(words.responses), "")
 
 

@@ -38,7 +38,9 @@ class ProgramPeer(Peer):
     def load(self) -> None:
         """Run the preamble and the program, once the tests report that they are ready.
 
-        Exceptions of both reach the caller, and `PeerDisconnected` if the tests have ended.
+        Raises:
+            PeerDisconnected: the tests have ended.
+            BaseException: whatever the preamble or the program raises.
         """
         entry = self.receive()["entry"]
         self.execute(self.order["preamble"], "preamble.py", self.namespace)

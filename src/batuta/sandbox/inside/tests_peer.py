@@ -1,4 +1,4 @@
-"""The tests' end of the pipes: a name of the program gives a plain value or a proxy of its object.
+"""The tests' end of the pipes: globals of the program become plain values, or proxies of objects.
 
 The tests' comparisons run here. A proxy never equals a plain value, whatever the program claims,
 and order comparisons and arithmetic between the two raise. The program compares two proxies.

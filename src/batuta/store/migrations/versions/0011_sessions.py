@@ -1,4 +1,4 @@
-"""The session that a run belongs to."""
+"""Column for the session that a run belongs to."""
 
 import sqlalchemy as sa
 from alembic import op
