@@ -133,7 +133,7 @@ class RunService:
         self._catalogue = catalogue
         self._conversations = ConversationWorkers()
         self.before_calls = CallMemory()
-        """The reasoning and the results before clients' tool calls, to forget with their runs."""
+        """The reasoning and results that preceded clients' tool calls; deleted with their runs."""
         self._files = files
         self.key_watch = key_watch or KeyWatch(None)
         """Cancels the work of keys that are no longer valid."""
