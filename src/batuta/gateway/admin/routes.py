@@ -113,7 +113,10 @@ class AdminRoutes:
         return json_response({**key_entry(key), "key": issued.text}, 201)
 
     async def change(self, request: Request) -> Response:
-        """Change a key's limits, name or expiry; what the body does not mention stays unchanged."""
+        """Change a key's limits, name or expiry; absent fields change nothing.
+
+        If `expires_in` is null, the key never expires.
+        """
         body, key = await _read_body(request, _CHANGE_FIELDS), await self._find_key(request)
         policy = self._parse_permissions(body, key.permissions)
         lasting = "expires_in" in body.names and body.get("expires_in") is None

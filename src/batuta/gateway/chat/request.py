@@ -205,7 +205,7 @@ def parse_messages(body: Fields) -> tuple[Message, ...]:
     """Return the conversation; pictures of assistant messages move to the next user message.
 
     Raises:
-        APIError: `messages` is missing, empty or malformed.
+        APIError: `messages` is missing, empty, malformed or not supported.
     """
     body.need("messages")
     messages = body.objects("messages", MAX_ENTRIES) or []
