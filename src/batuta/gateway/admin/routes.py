@@ -165,7 +165,10 @@ class AdminRoutes:
         return json_response(list_page(found, limit, tenant_entry, lambda tenant: tenant.name))
 
     async def budget(self, request: Request) -> Response:
-        """Replace a tenant's budgets per day and month; a null or missing one is removed."""
+        """Replace a tenant's budgets per day and month; a null or missing one is removed.
+
+        A tenant that does not exist is created.
+        """
         body = await _read_body(request, {"per_day", "per_month"})
         with _refuse_values("per_day"):
             per_day = read_permissions({"per_day": body.get("per_day")}).per_day

@@ -449,7 +449,7 @@ class PreparedCall:
     cache_result: str = "miss"
     """The result of the cache: `hit`, `similar` or `miss`."""
     chosen: ChosenArm | None = None
-    """The alternative that exploration has chosen, if any."""
+    """The arm that exploration has chosen, if any; it may be the default."""
 
     @property
     def can_stream(self) -> bool:

@@ -138,7 +138,7 @@ class Explorer:
         return chosen
 
     async def settle(self, chosen: ChosenArm) -> None:
-        """Release the dollars that were not spent; if the store fails, they count as spent."""
+        """Release the unspent dollars or take the excess; if the store fails, nothing is released."""
         if chosen.bucket is None or self._store is None:
             return
         with anyio.CancelScope(shield=True):
