@@ -305,7 +305,7 @@ class ServerRoutes:
         return json_response({"status": "ok"})
 
     async def readyz(self, _: Request) -> Response:
-        """Return 200 if the store is usable and the server is not stopping, else 503.
+        """Return 503 if the server is stopping or its store is not usable, else 200.
 
         The conductor needs no check: it is loaded before the server starts.
         """

@@ -61,7 +61,7 @@ class Caller:
     key: str | None = None
     """The id of the key; if a user created the key, the id of that user's entry. None: no key."""
     shown_key: str | None = None
-    """The id of the key, or of the user's entry, by which the caller was identified."""
+    """The id of the key, or of the user's entry, by which the caller was identified, if any."""
     user: str | None = None
     """The id of the user's entry, if the user signs in with an identity provider."""
     permissions: KeyPermissions = _NO_LIMITS

@@ -137,7 +137,8 @@ class PlanVerdict:
         """Decide about the plan and return it; a plan that is edited still waits.
 
         Raises:
-            APIError: the decision is invalid, or no such plan waits, or the plan has changed.
+            APIError: the decision, its reason or its steps are invalid, no such plan waits, or the
+                plan has changed.
             StoreError: the database fails.
         """
         if self.decision not in {"approve", "refuse", "edit"}:

@@ -18,7 +18,7 @@ Row = TypeVar("Row")
 
 
 def check_query(query: Mapping[str, str], *known: str) -> None:
-    """Refuse unknown query parameters, which would be silently ignored.
+    """Refuse unknown query parameters, which would otherwise be silently ignored.
 
     Raises:
         APIError: the query has an unknown parameter.

@@ -113,7 +113,10 @@ class AdminRoutes:
         return json_response({**key_entry(key), "key": issued.text}, 201)
 
     async def change(self, request: Request) -> Response:
-        """Change a key's limits, name or expiry; what the body does not mention stays unchanged."""
+        """Change a key's limits, name or expiry; absent fields change nothing.
+
+        If `expires_in` is null, the key never expires.
+        """
         body, key = await _read_body(request, _CHANGE_FIELDS), await self._find_key(request)
         policy = self._parse_permissions(body, key.permissions)
         lasting = "expires_in" in body.names and body.get("expires_in") is None
@@ -162,7 +165,10 @@ class AdminRoutes:
         return json_response(list_page(found, limit, tenant_entry, lambda tenant: tenant.name))
 
     async def budget(self, request: Request) -> Response:
-        """Replace a tenant's budgets per day and month; a null or missing one is removed."""
+        """Replace a tenant's budgets per day and month; a null or missing one is removed.
+
+        A tenant that does not exist is created.
+        """
         body = await _read_body(request, {"per_day", "per_month"})
         with _refuse_values("per_day"):
             per_day = read_permissions({"per_day": body.get("per_day")}).per_day

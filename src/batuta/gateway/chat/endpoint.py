@@ -335,7 +335,7 @@ class CompletionEndpoint:
         Raises:
             APIError: the request fails before the response has started.
             StoreError: the database fails before the response has started.
-            ClientGone: the client has disconnected before the body was read.
+            ClientGone: the client disconnects before the body is read.
         """
         body = await self._read(scope, receive)
         form, delivery = self._form, self._delivery

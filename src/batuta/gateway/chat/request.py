@@ -204,8 +204,10 @@ def _check_accepted(body: Fields) -> None:
 def parse_messages(body: Fields) -> tuple[Message, ...]:
     """Return the conversation; pictures of assistant messages move to the next user message.
 
+    Such pictures after the last user message are left out.
+
     Raises:
-        APIError: `messages` is missing, empty or malformed.
+        APIError: `messages` is missing, empty, malformed or not supported.
     """
     body.need("messages")
     messages = body.objects("messages", MAX_ENTRIES) or []

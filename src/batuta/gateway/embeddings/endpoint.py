@@ -123,7 +123,7 @@ class EmbeddingsEndpoint:
         Raises:
             APIError: the request is invalid or refused, or its run has no answer.
             StoreError: the database fails before the call is run.
-            ClientGone: the client has disconnected before the body was read.
+            ClientGone: the client disconnects before the body is read.
         """
         body = await read_fields(scope, receive)
         request = await parse_fields(parse_embedding, body)

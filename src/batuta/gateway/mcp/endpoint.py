@@ -200,7 +200,7 @@ def lower_cost(requested: float | None, most: float | None) -> float | None:
     if requested is not None and not isfinite(requested):
         from mcp.server.mcpserver.exceptions import ToolError  # noqa: PLC0415 - of an extra
 
-        raise ToolError("max_cost_usd must be a number of dollars.")
+        raise ToolError("max_cost_usd must be a finite number of dollars.")
     costs = [cost for cost in (requested, most) if cost is not None]
     return min(costs) if costs else None
 

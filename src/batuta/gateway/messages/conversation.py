@@ -30,7 +30,7 @@ def parse_turns(body: Fields) -> tuple[Message, ...]:
     """Return the system prompt, unless it is empty, and the turns as messages.
 
     Raises:
-        APIError: `messages` is missing, empty or malformed, or `system` is malformed.
+        APIError: `messages` is missing or empty, or it or `system` is malformed or not supported.
     """
     body.need("messages")
     turns = body.objects("messages", MAX_ENTRIES) or []

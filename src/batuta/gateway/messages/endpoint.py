@@ -41,7 +41,7 @@ class MessagesEndpoint:
         Raises:
             APIError: the request fails before the response has started.
             StoreError: the database fails before the response has started.
-            ClientGone: the client has disconnected before the body was read.
+            ClientGone: the client disconnects before the body is read.
         """
         body = await self._read(scope, receive)
         message_call, delivery = await parse_fields(parse_message, body), self._delivery
@@ -85,7 +85,7 @@ class TokenCounter:
             APIError: the body is malformed or refused, one of its files cannot be read, or the
                 model is not served.
             StoreError: the database fails, and the body names an uploaded file.
-            ClientGone: the client has disconnected before the body was read.
+            ClientGone: the client disconnects before the body is read.
         """
         body = await self._read(request.scope, request.receive)
         self._service.find_model(body.need_text("model"))

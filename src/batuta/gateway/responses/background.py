@@ -181,8 +181,8 @@ class BackgroundResponses:
 
         Raises:
             APIError: the stored request cannot be parsed.
-            StoreError: the database fails, or the server is not available; the job can be run
-                again.
+            StoreError: the database fails, or the call is refused with status 503; the job can be
+                run again.
         """
         past = ResponseHistory(tuple(job.body["past"]["items"]), job.body["past"]["named"])
         request = Fields(
@@ -228,7 +228,7 @@ class BackgroundResponses:
         return JobEnding(JobState(response["status"]), plain_json(response))
 
     async def current_response(self, row: StoredResponse) -> Json:
-        """Return the response with its current status: `failed` if its job was lost."""
+        """Return the response with its current status: `failed` if its job was lost or failed."""
         body = await body_of(row)
         if JobState(row.status).is_final:
             return body

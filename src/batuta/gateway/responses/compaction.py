@@ -102,7 +102,7 @@ def pack_summary(text: str) -> str:
 
 
 def read_summary(item: Fields) -> Message | None:
-    """Return the summary in a compaction item as a message; None if the item is not ours."""
+    """Return the summary in a compaction item as a message; None if it cannot be decoded."""
     kept = item.text("encrypted_content") or ""
     if not kept.startswith(_MARK):
         return None

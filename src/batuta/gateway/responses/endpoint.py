@@ -64,7 +64,7 @@ class ResponsesEndpoint:
         Raises:
             APIError: the request fails before the response has started.
             StoreError: the database fails before the response has started.
-            ClientGone: the client has disconnected before the body was read.
+            ClientGone: the client disconnects before the body is read.
         """
         body = await self._read(scope, receive)
         caller = caller_of(scope)
@@ -142,7 +142,7 @@ class CompactionEndpoint:
         Raises:
             APIError: the request fails before the response has started.
             StoreError: the database fails before the response has started.
-            ClientGone: the client has disconnected before the body was read.
+            ClientGone: the client disconnects before the body is read.
         """
         body = compaction_body(await self._read(scope, receive))
         references = await parse_fields(parse_history_references, body)

@@ -115,7 +115,7 @@ class ResponseEventWriter(AnswerEvents):
         return self._event("response.in_progress", response=self.base)
 
     def keep_alive(self) -> Json | None:
-        """Return an event to send on a silent stream; None after the final event."""
+        """Return an event to send on a silent stream; None once `end` was called."""
         return None if self._has_ended else self.in_progress()
 
     def reasoning(self, text: str, *, new: bool) -> Events:

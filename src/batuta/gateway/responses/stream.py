@@ -44,7 +44,7 @@ class EventSink(Protocol):
         ...
 
     async def send(self, event: Json, *, last: bool = False) -> None:
-        """Send the next event."""
+        """Send the next event; no event follows the `last`."""
         ...
 
 
@@ -133,7 +133,7 @@ class ResponsesStreamRenderer:
         return reply.text.startswith(self._events.text_so_far)
 
     async def finish(self, run: Run, reply: Reply) -> None:
-        """Send the rest of the reply and the final event."""
+        """Send the rest of the reply, store the response and send the final event."""
         direct = self._progress.direct
         hidden = direct and not self._progress.has_streamed
         await self._send_events(self._events.remaining(reply, reasoning=hidden, thoughts=direct))
@@ -141,7 +141,7 @@ class ResponsesStreamRenderer:
         await self._send_end(finished_response(base, output, run, reply, trace=self._trace))
 
     async def fail(self, error: APIError) -> None:
-        """Send the final event of a failed response."""
+        """Store the failed response and send the final event."""
         await self._send_end(
             failed_response(self._events.base, self._events.unfinished_items(), error)
         )
@@ -170,7 +170,7 @@ async def send_events(
     after: int = -1,
     headers: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Send events as they occur, until they end or fail, the client leaves or its key is invalid.
+    """Send events as they occur, until they end or fail or the request is cancelled.
 
     A keep-alive frame repeats the number of the last event, so that a client that resumes after
     this number misses nothing. Before the first event the number is 0: a client that resumes then
@@ -183,7 +183,7 @@ async def send_events(
         scope: the request's ASGI scope.
         receive: the request's ASGI receive channel.
         send: the request's ASGI send channel.
-        after: the number of the last event that the client has.
+        after: the number of the last event that the client has; -1: none.
         headers: further headers of the stream.
     """
     number = max(after, 0)

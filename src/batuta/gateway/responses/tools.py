@@ -246,7 +246,7 @@ def parse_tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
 
 
 def parse_server_tools(body: Fields) -> tuple[RequestedTool, ...]:
-    """Return the server tools that the client requests; none if `tool_choice` forbids all tools.
+    """Return the server tools that the client requests and its `tool_choice` allows.
 
     Raises:
         APIError: a tool or `tool_choice` is malformed.

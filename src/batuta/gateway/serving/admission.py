@@ -183,7 +183,7 @@ class Admission:
     is_settled: bool = False
     """Whether the run was passed to the store, which settles its reservation."""
     is_durable: bool = False
-    """Whether another process resumes the run, so that an unsettled reservation is kept."""
+    """Whether another process resumes the run if this one dies; its reservation is then kept."""
     key_work: KeyWork | None = None
     """The run as watched by `KeyWatch`; None before it begins, or without a key."""
     reserved_budget: ReservedBudget | None = None
@@ -445,11 +445,11 @@ class PreparedCall:
     repeatable: RepeatableCall | None = None
     """The cache key of the call; None if its answer must not be cached."""
     earlier: Run | None = None
-    """The cached run whose answer is returned."""
+    """The cached run whose answer is returned, if any."""
     cache_result: str = "miss"
     """The result of the cache: `hit`, `similar` or `miss`."""
     chosen: ChosenArm | None = None
-    """The alternative that exploration has chosen, if any."""
+    """The arm that exploration has chosen, if any; it may be the default."""
 
     @property
     def can_stream(self) -> bool:

@@ -259,7 +259,7 @@ async def _compute_digest(call: RepeatableCall, core: Question | None = None) ->
 
 
 def is_repeatable(run: Run) -> bool:
-    """Return True if the run has one complete answer that is no refusal and not from the cache.
+    """Return True if the run has one complete text that is no refusal and not from the cache.
 
     Tool calls contain ids of their run, and a truncated answer may be longer next time.
     """

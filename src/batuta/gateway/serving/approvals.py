@@ -1,6 +1,6 @@
-"""Makes a run wait until a person or the webhook has decided about its plan, on any replica.
+"""Makes a run wait until a person or the webhook decides about its plan, or the plan expires.
 
-A run that is resumed after a restart waits for the same decision.
+The decision can be made on any replica. A run that is resumed after a restart waits for it again.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def open_learned_methods(
     """Open the methods that learn from outcomes; return None if all three options are None.
 
     Raises:
-        BatutaError: a file cannot be read or does not fit the pool.
+        BatutaError: a file cannot be read or does not fit the pool, or the plugin is missing.
     """
     if history is None and cascade is None and checker is None:
         return None

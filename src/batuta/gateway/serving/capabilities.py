@@ -40,7 +40,7 @@ def capable_workers(pool: Pool, question: Question, *, conducted: bool) -> Pool:
     write.
 
     Raises:
-        APIError: no worker supports an attachment.
+        APIError: no worker supports all attachments.
     """
     whole = pool
     for tag in question.needed_tags:

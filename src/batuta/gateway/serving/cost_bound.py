@@ -140,7 +140,7 @@ def _step_request(question: Question, default: Sampling = NO_SAMPLING) -> Reques
 def _bound_step(
     worker: Worker, request: Request, limits: Limits, size: PromptSize, *, direct: bool
 ) -> CallCostBound:
-    """Return the bound of a step's call, as the engine computes it."""
+    """Return the bound of a step's call; its prompt has a preamble unless the call is `direct`."""
     bound = bound_call_cost(request, worker, limits.unknown, size=size)
     if direct:
         return bound

@@ -97,8 +97,9 @@ def orchestration_field(run: Run, *, trace: bool) -> dict[str, Any]:
     """Return the field `orchestration`, which describes how the answer was made.
 
     For a dry run the field has the plan and its estimate; with `trace` the whole run, as stored.
-    Otherwise the result is empty, unless the answer is not the planned one or was cached, its
-    confidence is known, the conductor saw only a part of the conversation, or programs wrote files.
+    Otherwise the result is empty, unless the outcome is one of `_REPORTED_OUTCOMES`, the answer was
+    cached, its confidence is known, the conductor saw only a part of the conversation, or programs
+    wrote files.
     """
     if run.outcome is Outcome.PLANNED:
         return {"orchestration": plan_of(run)}

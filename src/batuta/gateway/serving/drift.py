@@ -32,9 +32,9 @@ class DriftMonitor:
         """The result of the latest read."""
 
     async def read(self) -> WorkerDrift:
-        """Return the drift of each worker, at most five seconds old unless the store fails.
+        """Return the drift of each worker, read again after `CACHE_SECONDS`.
 
-        The result is empty without a store.
+        If the store fails, return the latest result. Without a store the result is empty.
         """
         if self._store is None or time.monotonic() < self._due:
             return self.latest
@@ -47,7 +47,7 @@ class DriftMonitor:
 
 
 def drift_of(model: ServedModel, drift: WorkerDrift, *, whole: bool) -> dict[str, Any]:
-    """Return a worker's drift for `GET /v1/models`; empty if unknown, or for other models.
+    """Return the drift of a single worker's model for the API; empty if unknown or for others.
 
     Args:
         model: the model.

@@ -193,7 +193,7 @@ _SEPARATED = re.compile(r"(?<=\d)[,_](?=\d{3}(?!\d))")
 
 
 def overflow_words(run: Run, message: str) -> str:
-    """Return the message for a prompt that is too long, with the provider's numbers or ours."""
+    """Return the message for a prompt that is too long, with its tokens and the limit if known."""
     tokens, most = stated_sizes(message)
     most = most or _smallest_window(run)
     if most is None:

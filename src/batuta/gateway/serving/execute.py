@@ -133,7 +133,7 @@ class RunService:
         self._catalogue = catalogue
         self._conversations = ConversationWorkers()
         self.before_calls = CallMemory()
-        """The reasoning and the results before clients' tool calls, to forget with their runs."""
+        """The reasoning and results that preceded clients' tool calls; deleted with their runs."""
         self._files = files
         self.key_watch = key_watch or KeyWatch(None)
         """Cancels the work of keys that are no longer valid."""
@@ -313,7 +313,7 @@ class RunService:
         return await read_off_loop(call.question.messages, named)
 
     async def _choose_arm(self, prepared: PreparedCall) -> PreparedCall:
-        """Return the call with the alternative that exploration has chosen, if any."""
+        """Return the call with the arm that exploration has chosen, if any."""
         served, call = prepared.served_model, prepared.call
         plain = self._catalogue.find_model(served.name)
         if served.explore is None or plain is None or served.conductor is not plain.conductor:

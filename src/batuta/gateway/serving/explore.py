@@ -50,7 +50,7 @@ class Arm:
     name: str
     conductor: Conductor
     usd: Decimal
-    """Upper bound on the dollars that the arm costs."""
+    """The most that an explored run may spend: a bound on its workflow or on its first calls."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,8 +99,8 @@ class Explorer:
     ) -> ChosenArm | None:
         """Choose an arm.
 
-        Return None if the model does not explore, the daily budget does not suffice, or there is
-        no store or it fails.
+        Return None if the model does not explore or has no conductor, the daily budget does not
+        suffice, or there is no store or it fails.
         """
         explore, store = served.explore, self._store
         if explore is None or store is None or served.conductor is None:
@@ -138,7 +138,7 @@ class Explorer:
         return chosen
 
     async def settle(self, chosen: ChosenArm) -> None:
-        """Release the dollars that were not spent; if the store fails, they count as spent."""
+        """Release the unspent dollars or take the excess; if the store fails, nothing is released."""
         if chosen.bucket is None or self._store is None:
             return
         with anyio.CancelScope(shield=True):

@@ -149,7 +149,7 @@ def served_models(
         mini_conductor: the conductor of `batuta-mini`; None: the best worker answers.
         explore: the exploration options of `batuta-mini`; None: it does not explore.
         mini: the limits of `batuta-mini`, unless its conductor is a model.
-        ultra: the limits of the other models.
+        ultra: the limits of the other models, and of `batuta-mini` if its conductor is a model.
         max_rounds: the settings' limit on rounds; None: as many as the conductor needs.
     """
     limits = ultra if isinstance(mini_conductor, ModelConductor) else mini

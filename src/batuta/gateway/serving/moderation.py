@@ -57,7 +57,7 @@ class ModerationEndpoint:
         Raises:
             APIError: no provider is configured, the key may not use the provider or has reached a
                 limit, the body is invalid, a guardrail blocks the input, or the provider fails.
-            ClientGone: the client has disconnected before the body was read.
+            ClientGone: the client disconnects before the body is read.
         """
         missing = "This server has no moderation provider: add [moderation] to its settings."
         client = require_part(self._catalogue.moderation, missing)
