@@ -112,7 +112,7 @@ class Checkpoint:
         return {worker: CachedClient(worker, client, self) for worker, client in clients.items()}
 
     def wrap_emit(self, emit: EventHandler) -> EventHandler:
-        """Return a handler that notes the workers' models and each call's position, then calls `emit`."""
+        """Return a handler that notes workers' models and calls' positions, then calls `emit`."""
 
         async def record_event(event: Event) -> None:
             match event:
