@@ -281,8 +281,8 @@ class _BeforeCall:
 class CallMemory:
     """The reasoning and the server's tool results before clients' tool calls, by tenant and call.
 
-    Most clients send neither back with the result of their tool. Both are kept in the memory of this
-    process.
+    Most clients send neither back with the result of their tool. Both are kept in this process's
+    memory.
     """
 
     def __init__(self, clock: Clock = monotonic) -> None:
