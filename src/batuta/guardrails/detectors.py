@@ -42,8 +42,8 @@ _IBAN_DIGITS = str.maketrans(
 )
 _NUMERAL = regex.compile(r"[\d+([]")
 _MAX_INLINE_NUMERALS = 80
-"""Maximum number of digits and other signs of telephone numbers, times countries, in a text that is
-checked in this process, which takes milliseconds."""
+"""Maximum number of signs of telephone numbers (digits, + and brackets), times countries, in a text
+that is checked in this process. Such a check takes milliseconds."""
 
 
 @final

@@ -43,7 +43,7 @@ from batuta.schemas import SchemaTimeoutError
 logger = logging.getLogger(__name__)
 
 TextSpan = tuple[int, int]
-"""A span of a text: start and end."""
+"""A span of a text: start and end (exclusive), in characters."""
 Detector = Callable[[str], Iterable[TextSpan]]
 """A pure function from a text to the spans that a guardrail looks for."""
 MAX_INLINE_CHARACTERS = 4_000

@@ -29,7 +29,7 @@ class SideTexts:
 def find_side_texts(question: Question) -> SideTexts:
     """Return the texts of tools, response format and stop sequences, and the names in messages.
 
-    The names include call ids and pictures' URLs.
+    The names include call ids and pictures' URLs, except `data:` URLs.
     """
     prose: dict[str, None] = {}
     fixed: dict[str, None] = dict.fromkeys(question.sampling.stop)

@@ -112,7 +112,7 @@ class Checkpoint:
         return {worker: CachedClient(worker, client, self) for worker, client in clients.items()}
 
     def wrap_emit(self, emit: EventHandler) -> EventHandler:
-        """Return an event handler that records the next call's position and then calls `emit`."""
+        """Return a handler that notes workers' models and calls' positions, then calls `emit`."""
 
         async def record_event(event: Event) -> None:
             match event:

@@ -39,7 +39,7 @@ _TABLES = ("workflow_input", "workflow_output", "workflow_status")
 
 
 def import_dbos_jobs(connection: Connection) -> tuple[int, int]:
-    """Move at most `_BATCH` jobs in the caller's transaction.
+    """Move at most 200 jobs in the caller's transaction.
 
     Returns:
         The number of moved jobs and the number that remain; zeros if there are no tables of DBOS.

@@ -97,7 +97,7 @@ async def open_jobs(
 
     Args:
         target: a path of an SQLite file, created with its folder, or a database URL.
-        concurrency: jobs that run at the same time.
+        concurrency: maximum number of jobs that run at the same time.
         kept_days: days for which a job is kept after it has ended.
         most_waiting: waiting jobs allowed per tenant.
 

@@ -75,7 +75,7 @@ class ReservedBudget:
         self._budgets = budgets
         self._reservation = reservation
         self._refused: tuple[BudgetStatus, int] | None = None
-        """The budget that refused the next call, and the additional billionths that it needed."""
+        """The budget that refused the next call, and the additional nanodollars needed."""
         self.counted = Decimal(0)
         """Dollars that budgets count for the run; an interrupted call counts as its reservation."""
 
@@ -96,7 +96,7 @@ class ReservedBudget:
         self.counted = usd
 
     async def raise_to(self, usd: Decimal, least: Decimal) -> Decimal:
-        """Set the reservation to `usd`, or to what the budgets allow; return the new amount.
+        """Raise the reservation to `usd`, or to what the budgets allow; return the new amount.
 
         Raises:
             LimitReachedError: a budget allows less than `least`, or cannot be checked now.

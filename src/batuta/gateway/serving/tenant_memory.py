@@ -232,9 +232,9 @@ REASONING_SIGNATURE = "batuta-reasoning"
 
 Thoughts with other signatures are not sent back to a worker."""
 MAX_REMEMBERED_BYTES = 32 << 20
-"""Approximate maximum of what is remembered of calls; the largest tenant's oldest is evicted first.
+"""Approximate maximum number of bytes that are remembered of calls.
 
-A character counts as a byte."""
+The oldest entry of the largest tenant is evicted first. A character counts as a byte."""
 REMEMBERED_SECONDS = 3600.0
 """Seconds for which reasoning and tools' results before a call are remembered."""
 _ENTRY_BYTES = 500
@@ -281,8 +281,8 @@ class _BeforeCall:
 class CallMemory:
     """The reasoning and the server's tool results before clients' tool calls, by tenant and call.
 
-    Most clients send neither back with the result of their tool. It is kept in the memory of this
-    process.
+    Most clients send neither back with the result of their tool. Both are kept in this process's
+    memory.
     """
 
     def __init__(self, clock: Clock = monotonic) -> None:

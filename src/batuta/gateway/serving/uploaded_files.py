@@ -298,7 +298,7 @@ class UploadedFiles:
         Raises:
             ClientGone: the client has disconnected.
             APIError: the body is malformed or refused, or names too many or too large files, or a
-                file that does not exist or cannot be read.
+                file that does not exist or cannot be read, or this server keeps no files.
         """
         body = await read_fields(scope, receive)
         named = await parse_fields(_find_named, body)

@@ -256,7 +256,7 @@ class _CountedMetrics(Collector):
 
 @final
 class _FirstTokenTimer:
-    """Measures the seconds to the answer's first text, or to its end if no text is streamed."""
+    """Measures the seconds to the answer's first text, else to its end, if there is an answer."""
 
     def __init__(self, first: _Histogram, model: str, emit: EventHandler) -> None:
         self._first = first

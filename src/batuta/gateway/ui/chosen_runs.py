@@ -44,8 +44,8 @@ class ChosenRuns:
         """Perform the action of the pressed button on the selected runs.
 
         Raises:
-            APIError: the action is unknown or cannot be performed, too few or too many runs are
-                selected, or a run does not exist.
+            APIError: the form is not from one of our pages, the action is unknown or cannot be
+                performed, too few or too many runs are selected, or a run does not exist.
         """
         form = await read_form_lists(request, session)
         acts: dict[str, _Act] = {

@@ -60,7 +60,7 @@ class PlanEditorPage:
         self._page_runs = page_runs
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Show the steps of a round of the run, for editing.
+        """Show the steps of one round, by default the first with a workflow, for editing.
 
         Raises:
             APIError: the run cannot be shown, or the round has no workflow.

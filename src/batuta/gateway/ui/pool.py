@@ -50,7 +50,7 @@ CACHE_SECONDS = 20.0
 _MAX_CACHED = 100
 """Maximum number of tenants whose figures are cached."""
 _DOWN_SHARE = 0.5
-"""Minimum fraction of failed calls of a worker that counts as down."""
+"""Minimum fraction of failed calls, `declined` ones left out, of a worker that counts as down."""
 _TROUBLED_SHARE = 0.1
 """Minimum fraction of failed calls of a worker that counts as troubled."""
 _MIN_CALLS = 3
@@ -66,7 +66,7 @@ class WorkerStats:
     """Figures of a worker's calls."""
 
     calls: int = 0
-    """Number of answered steps and of failed calls."""
+    """Number of answered steps and of failed calls, without the codes `_NOT_FAILED`."""
     failures: int = 0
     declined: int = 0
     """Number of the failures that depend on the prompt."""

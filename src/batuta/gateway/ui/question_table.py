@@ -117,7 +117,10 @@ class SystemTotal:
 
 
 def arrange_cells(cells: Sequence[TableCell]) -> tuple[list[TableRow], list[SystemTotal]]:
-    """Return a row for each question and the totals of each system, both in the cells' order."""
+    """Return a row for each question and the totals of each system, both in the cells' order.
+
+    Of several runs of one system on the same question, only the last counts.
+    """
     models = list(dict.fromkeys(cell.model for cell in cells))
     by_key = {(cell.question, cell.model): cell for cell in cells}
     rows = [

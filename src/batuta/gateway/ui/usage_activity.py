@@ -70,6 +70,7 @@ class Refused:
     """The key's name; its id if the key does not exist."""
     code: str
     meaning: str
+    """The explanation of the code in `REFUSAL_WORDS`; empty if there is none."""
     requests: int
 
 

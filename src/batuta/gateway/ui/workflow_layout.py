@@ -1,4 +1,4 @@
-"""Layout of a workflow's steps and arrows as a picture. Pure.
+"""Lays out a workflow's steps and arrows as a picture.
 
 Steps are arranged in rows, each step below all steps that it reads. An arrow that passes through a
 row gets its own lane there, so that it never runs behind a step. Widths are relative to the picture

@@ -41,7 +41,7 @@ _BEST_LINE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class BestOfN:
-    """Asks the pool's best worker N times, and another worker to judge the samples."""
+    """Asks the pool's best worker N times, and another worker, if there is one, to judge."""
 
     samples: int = 5
     """The number N of samples."""
@@ -57,7 +57,7 @@ class BestOfN:
 
     @property
     def calls(self) -> int:
-        """The number of samples, plus the judge's call if a judge is asked."""
+        """The maximum number of calls: the samples and the judge's call."""
         return self.samples + 1
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:

@@ -233,7 +233,7 @@ class _CascadeConductor:
         has_tests = run_tests is not None and find_question_tests(question.text) is not None
         self._run_tests = run_tests if has_tests else None
         self._passed: dict[str, bool | None] = {}
-        """By reply text: True if it passes the question's tests, None if they could not decide."""
+        """By reply text: whether it passes the question's tests; None if they could not decide."""
         self._cascade = cascade
         self._question = question
         selector = cascade.selector

@@ -64,7 +64,7 @@ _LEAST_INFORMATION = 0.15
 
 
 def fit_checker(checker: Checker, verdicts: Sequence[tuple[bool, bool]]) -> Checker | None:
-    """Return the checker with rates updated by its verdicts; None if these are uninformative.
+    """Return the checker with rates updated by its verdicts; None if the rates say too little.
 
     `verdicts` has for each check whether the answer was correct, and whether it was judged correct.
     """
