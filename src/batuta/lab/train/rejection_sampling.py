@@ -91,6 +91,7 @@ def run_rejection_sampling(settings: TrainSettings, on_progress: RejectionListen
         SourceError: the questions cannot be used.
         StoreError: the policy or the journal cannot be written.
         BudgetSpentError: `pool.max_usd` does not suffice.
+        ExceptionGroup: a run failed; it has the first error.
         WorkerLostError: no workflow of a round was rewarded, as workers do not answer.
     """
     if not settings.rejection.rounds:

@@ -56,7 +56,7 @@ def recommend_systems(result: TuneResult, *, only_proven: bool = False) -> Json:
 
 
 def _choose_system(result: TuneResult, systems: Iterable[str], *, only_proven: bool) -> str | None:
-    """Return the nominee with the greatest expected gain; None if no gain is likely enough.
+    """Return the nominee with the greatest expected gain; None if none is likely or proven enough.
 
     If the gains of ultra and mini are both likely, their comparison with each other decides.
     """
