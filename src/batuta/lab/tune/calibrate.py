@@ -177,8 +177,8 @@ async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[l
     if not chosen:
         raise ConfigError(
             "the rest of the budget does not suffice to ask every worker one question of every "
-            f"group, which takes {len(by_group) * len(singles)} calls: raise the budget, from which "
-            "calls of earlier starts are also paid, failed ones included"
+            f"group, which takes {len(by_group) * len(singles)} calls: raise the budget, which "
+            "also covers the calls of earlier starts, failed ones included"
         )
     context.report(TuneStage.CALIBRATE, f"{len(chosen)} questions to {len(singles)} workers")
     return [context.parts.search[index] for index in chosen], group_n[chosen]
