@@ -164,7 +164,7 @@ async def _sample_round(
 async def _continue_groups(
     context: RejectionContext, runner: RolloutRunner, part: Sequence[DraftGroup], number: int
 ) -> list[DraftGroup]:
-    """Return the groups, of which about `recursion.share` now continue a first round."""
+    """Return the groups; about `recursion.share` of them continue a first round, if it is valid."""
     settings = context.settings
     rng = Random(f"rejection {settings.seed} {number} again {part[0].episode.number}")
     chosen = [at for at in range(len(part)) if rng.random() < settings.recursion.share]
