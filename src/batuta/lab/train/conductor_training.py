@@ -68,7 +68,7 @@ def train_conductor(
         ConfigError: the settings cannot be carried out.
         SandboxError: programs cannot be isolated here, which a grader needs.
         SourceError: a benchmark or a file cannot be used, or the hub did not take the policy.
-        StoreError: the run folder cannot be written.
+        StoreError: the run folder cannot be written, or a store of questions cannot be read.
         BudgetSpentError: `pool.max_usd` does not suffice; the policy is kept if a step has ended.
         ExceptionGroup: a run failed; it has the first error.
         TrainingStoppedError: a stop was requested, and `supervision` does not choose the policy;

@@ -89,7 +89,7 @@ def run_rejection_sampling(settings: TrainSettings, on_progress: RejectionListen
         ConfigError: the settings cannot be carried out.
         SandboxError: programs cannot be isolated here, which a grader needs.
         SourceError: the questions cannot be used.
-        StoreError: the policy or the journal cannot be written.
+        StoreError: the policy or the journal cannot be written, or a store cannot be read.
         BudgetSpentError: `pool.max_usd` does not suffice.
         ExceptionGroup: a run failed; it has the first error.
         WorkerLostError: no workflow of a round was rewarded, as workers do not answer.

@@ -264,7 +264,8 @@ def run_warmup(
     Raises:
         ConfigError: a source, the pool or the checkpoint cannot be used.
         SourceError: the questions cannot be used.
-        StoreError: the policy, the checkpoint or the log cannot be written.
+        StoreError: the policy, the checkpoint or the log cannot be written, or a store of questions
+            cannot be read.
     """
     warm, rendering = settings.warmup, settings.prompt.rendering()
     retain_freed_memory()
