@@ -105,7 +105,7 @@ def pad_logprobs(logprobs: Sequence[Sequence[float]], like: torch.Tensor) -> tor
 
 
 class KeepPendingBatches(TrainerCallback):
-    """Writes the pending batches into each checkpoint's folder, one file per process."""
+    """Writes this process's pending batches into each checkpoint's folder, by `write_pending`."""
 
     def __init__(self, pending: Callable[[int], Sequence[WrittenBatch]], rank: int) -> None:
         """Create the callback; `pending` returns the pending batches after a number of steps."""

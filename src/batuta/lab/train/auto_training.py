@@ -198,7 +198,7 @@ def train_within(
         SandboxError: programs cannot be isolated here, which a grader needs.
         SourceError: there are too few different questions.
         StoreError: the run folder cannot be written.
-        WorkerLostError: several steps of reinforcement had no reward, as workers do not answer.
+        WorkerLostError: workers no longer answer.
     """
     set_threads(settings)
     pool, held = anyio.run(load_pool, settings), draw_held_out(settings)

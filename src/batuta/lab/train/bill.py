@@ -105,8 +105,8 @@ class CostEstimate:
     usd: Decimal
     """Dollars for the calls with a known price."""
     unpriced_calls: int | None
-    """Calls without a known price, or all calls if an earlier run lacks a step's dollars; None if
-    it has the dollars of every step."""
+    """Calls without a known price; None if their number is unknown, because the earlier run lacks a
+    step's dollars."""
     depth: float | None
     """Mean number of calls in sequence in a workflow; None if the figures are an earlier run's,
     which does not record the number."""
@@ -224,8 +224,9 @@ def estimate_step_time(
 ) -> tuple[float, str]:
     """Return the expected seconds of a step, and the measurement or assumptions behind them.
 
-    `lines` are the metrics of an earlier run, `parameters` those of the network, `prompt_tokens`
-    the length of the longest prompt, and `call_slots` the calls that workers can take at once.
+    `lines` are the metrics of an earlier run, `parameters` is the number of the network's
+    parameters, `prompt_tokens` the length of the longest prompt, `device` is `cpu` or `cuda`, and
+    `call_slots` the number of calls that the workers can take at once.
     """
     timed = [float(line["step_time"]) for line in lines if line.get("step_time")]
     if timed:
@@ -270,6 +271,7 @@ async def correct_by_calls(
 
     Raises:
         BatutaError: the pool, the journal or a grader cannot be opened.
+        ExceptionGroup: a run failed; it has the first error.
     """
     chosen = _choose_workflows(settings, episodes, calls)
     tasks = [episode.task for episode, _ in chosen]

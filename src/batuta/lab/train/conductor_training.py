@@ -68,9 +68,11 @@ def train_conductor(
         ConfigError: the settings cannot be carried out.
         SandboxError: programs cannot be isolated here, which a grader needs.
         SourceError: a benchmark or a file cannot be used, or the hub did not take the policy.
-        StoreError: the run folder cannot be written.
+        StoreError: the run folder cannot be written, or a store of questions cannot be read.
         BudgetSpentError: `pool.max_usd` does not suffice; the policy is kept if a step has ended.
-        TrainingStoppedError: a stop was requested; the policy so far is kept.
+        ExceptionGroup: a run failed; it has the first error.
+        TrainingStoppedError: a stop was requested, and `supervision` does not choose the policy;
+            the policy so far is kept.
         WorkerLostError: several steps had no reward, as workers do not answer.
     """
     retain_freed_memory()
@@ -238,6 +240,7 @@ def find_checkpoint(folder: RunFolder, name: str | None) -> Path | None:
 
     Raises:
         ConfigError: the named checkpoint does not exist or is damaged.
+        StoreError: the evaluations, which name the best checkpoint, cannot be read.
     """
     if name is None:
         return last_checkpoint(folder)

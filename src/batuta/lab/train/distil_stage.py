@@ -261,7 +261,8 @@ def run_distillation(
         ConfigError: the settings cannot be carried out, the source cannot be used, or a
             workflow is longer than the policy may write.
         SourceError: a file, or the held-out questions, cannot be read.
-        StoreError: the policy, a checkpoint or the log cannot be written.
+        StoreError: the policy, a checkpoint or the log cannot be written, or a store of questions
+            cannot be read.
     """
     start = require_policy_start(settings, "distilled")
     pool = anyio.run(load_pool, settings)

@@ -32,8 +32,8 @@ class Episode:
     seed: int
     """The seed of the planning context; the prompt does not depend on it."""
     policy_question: str | None = None
-    """The question in the policy's prompt, if some words are hidden there; None: `task.question`,
-    which workers always read."""
+    """The question in the policy's prompt, in which words may be hidden; None: `task.question`.
+    Workers always read `task.question`."""
 
     def request(self, rendering: PromptOptions, previous: tuple[Round, ...] = ()) -> Request:
         """Return the policy's prompt for the first round, or for the round after `previous`."""

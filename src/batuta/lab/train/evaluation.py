@@ -138,6 +138,7 @@ def evaluate_policy(
 
     Raises:
         CallRefusedError: the training's budget does not suffice.
+        BatutaError, ExceptionGroup: as `RewardFunction.run_drafts` raises them.
     """
     processes = int(trainer.accelerator.num_processes)
     mine = list(episodes[int(trainer.accelerator.process_index) :: processes])

@@ -73,7 +73,7 @@ def find_reachable(
 
     Without a connection the libraries retry for half a minute for each file of a model, even if the
     file is cached. So the hub is called once, and if it cannot be reached, the model's folder in
-    the cache is returned, with None. A local folder is returned unchanged.
+    the cache is returned, with the revision None. A local folder is returned unchanged.
 
     If they are None, `revision` is the latest one, `hub` the one that the environment names, and
     `cache` the one that the libraries use.

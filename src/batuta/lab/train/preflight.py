@@ -88,6 +88,7 @@ def check_training(
     Raises:
         ConfigError: adapters to start from name no base model, or one that is itself an adapter.
         StoreError: the metrics or a list of paid calls cannot be read.
+        ExceptionGroup: a run of the real calls failed; it has the first error.
     """
     found = Preflight()
     loaded, call_slots = _check_pool(settings, environ, found)

@@ -35,8 +35,8 @@ def draw_held_out(settings: TrainSettings) -> list[Task]:
     The list is empty if `evaluation.every` is 0.
 
     Raises:
-        ConfigError: a world has no such questions, or a source has no question left.
-        SourceError: a benchmark or a file does not exist or cannot be used.
+        ConfigError: a world or store has no such questions, or a source has no question left.
+        SourceError, StoreError: a benchmark, a file or a store cannot be used.
     """
     e, mix = settings.evaluation, dict(settings.evaluation.tasks)
     if not e.every:
@@ -53,8 +53,8 @@ def held_out_keys(settings: TrainSettings) -> frozenset[str]:
     """Return the `text_key` of every held-out question.
 
     Raises:
-        ConfigError: a world has no such questions, or a source has no question left.
-        SourceError: a benchmark or a file does not exist or cannot be used.
+        ConfigError: a world or store has no such questions, or a source has no question left.
+        SourceError, StoreError: a benchmark, a file or a store cannot be used.
     """
     return frozenset(text_key(task.question) for task in draw_held_out(settings))
 
@@ -63,8 +63,8 @@ def draw_questions(settings: TrainSettings) -> list[Task]:
     """Draw one task for every question of every step, without the held-out questions.
 
     Raises:
-        ConfigError: a world has no such questions, or a source has no question left.
-        SourceError: a benchmark or a file does not exist or cannot be used.
+        ConfigError: a world or store has no such questions, or a source has no question left.
+        SourceError, StoreError: a benchmark, a file or a store cannot be used.
     """
     mixed, without = list[Task](), held_out_keys(settings)
     for stage, steps in _stage_steps(settings.curriculum, settings.optimiser.steps):
@@ -79,8 +79,8 @@ def draw_mix(
     """Draw `count` training questions of a mix of sources, none with a `text_key` in `without`.
 
     Raises:
-        ConfigError: a world has no such questions, or a source has no question left.
-        SourceError: a benchmark or a file does not exist or cannot be used.
+        ConfigError: a world or store has no such questions, or a source has no question left.
+        SourceError, StoreError: a benchmark, a file or a store cannot be used.
     """
     names = list(mix)
     chosen = Random(f"questions {seed}").choices(names, [mix[name] for name in names], k=count)
@@ -94,8 +94,8 @@ def draw_others(name: str, count: int, seed: int, without: frozenset[str]) -> li
     If there are fewer different questions, they are repeated.
 
     Raises:
-        ConfigError: the world has no such questions, or the source has no question left.
-        SourceError: the benchmark or file does not exist or cannot be used.
+        ConfigError: the world or store has no such questions, or all of them are held out.
+        SourceError, StoreError: the benchmark, file or store cannot be used.
     """
     kept: list[Task] = []
     for factor in _DRAW_FACTORS:
@@ -127,7 +127,7 @@ def draw_from_source(name: str, count: int, seed: int) -> list[Task]:
 
     Raises:
         ConfigError: the world or store has no such questions.
-        SourceError: the benchmark or file does not exist or cannot be used.
+        SourceError, StoreError: the benchmark, file or store cannot be used.
     """
     kind, *parts = name.split(":")
     if kind == RUNS_SOURCE:

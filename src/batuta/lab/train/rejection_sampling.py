@@ -89,8 +89,9 @@ def run_rejection_sampling(settings: TrainSettings, on_progress: RejectionListen
         ConfigError: the settings cannot be carried out.
         SandboxError: programs cannot be isolated here, which a grader needs.
         SourceError: the questions cannot be used.
-        StoreError: the policy or the journal cannot be written.
+        StoreError: the policy or the journal cannot be written, or a store cannot be read.
         BudgetSpentError: `pool.max_usd` does not suffice.
+        ExceptionGroup: a run failed; it has the first error.
         WorkerLostError: no workflow of a round was rewarded, as workers do not answer.
     """
     if not settings.rejection.rounds:
@@ -163,7 +164,7 @@ async def _sample_round(
 async def _continue_groups(
     context: RejectionContext, runner: RolloutRunner, part: Sequence[DraftGroup], number: int
 ) -> list[DraftGroup]:
-    """Return the groups, of which about `recursion.share` now continue a first round."""
+    """Return the groups; about `recursion.share` of them continue a first round, if it is valid."""
     settings = context.settings
     rng = Random(f"rejection {settings.seed} {number} again {part[0].episode.number}")
     chosen = [at for at in range(len(part)) if rng.random() < settings.recursion.share]

@@ -274,7 +274,7 @@ def rollout_metrics(rollouts: Sequence[GradedRollout]) -> dict[str, float]:
 
 
 def _second_round_metrics(rollouts: Sequence[GradedRollout]) -> Mapping[str, float]:
-    """Return the share of second rounds that accept the first answer, and their accuracy."""
+    """Return the accuracy of second rounds, and the share that accepts the first answer."""
     second = [each for each in rollouts if each.draft.root]
     if not second:
         return {}

@@ -29,7 +29,7 @@ STOP_FILE, STOPPED_FILE = "stop", "stopped"
 class RunFolder:
     """Writes and reads the files of a training's folder.
 
-    Methods raise StoreError if a file cannot be written.
+    Methods raise StoreError if a file cannot be read or written.
     """
 
     def __init__(self, path: Path) -> None:

@@ -137,7 +137,7 @@ class Sampler:
 
     @classmethod
     def for_workflows(cls, model: Qwen2ForCausalLM, tokenizer: Any) -> Self:
-        """Return a sampler of workflow drafts, which end with their lists."""
+        """Return a sampler of workflow drafts, which stops each draft once it is complete."""
         pad, end = int(tokenizer.pad_token_id), int(tokenizer.eos_token_id)
         detector = ListEndDetector(tokenizer, int(model.config.vocab_size))
         return cls(model, pad=pad, end=end, end_detector=detector)

@@ -76,7 +76,8 @@ def train_selector(
     in the folder `out`. Without `recipe` the defaults of `SelectorRecipe` are used.
 
     Raises:
-        SourceError: the history has too few questions, or lacks the costs that the recipe needs.
+        SourceError: the history has too few questions or too few outcomes of a worker, or lacks the
+            costs that the recipe needs.
         StoreError: the folder cannot be written.
     """
     known = history.drop_unscored()

@@ -311,8 +311,8 @@ class WarmupSettings(_Section):
     hints: Share = 0.5
     """Share of first-round prompts that disclose facts of the random workflow."""
     revisions: Share = 0.15
-    """Share of second rounds among the batches after the first drills; 0 unless workers are
-    simulated."""
+    """Share of second rounds among the batches after the first drills; without effect unless the
+    workers are simulated."""
     prompt_weight: NonNegativeFloat = 0.3
     """Weight of the loss on the prompt itself; with 0 a prompt is read once for all its drafts."""
     drafts: PositiveInt = 1

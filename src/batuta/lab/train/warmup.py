@@ -1,9 +1,9 @@
 """The SFT warm-up, which teaches the syntax of workflows and how to read a prompt, but no strategy.
 
 `batuta train warmup` makes a tokenizer and a network first, unless `policy.start` names a model.
-Drafts are random well-formed workflows. Some prompts have hints that disclose facts of the random
-workflow, so that the model learns to link names to numbers and words to steps. Part of the loss is
-on the prompt itself, so that the model learns to read questions.
+Drafts are random well-formed workflows, or accept the first answer. Some prompts have hints that
+disclose facts of the random workflow, so that the model learns to link names to numbers and words
+to steps. Part of the loss is on the prompt itself, so that the model learns to read questions.
 """
 
 from __future__ import annotations
@@ -264,7 +264,8 @@ def run_warmup(
     Raises:
         ConfigError: a source, the pool or the checkpoint cannot be used.
         SourceError: the questions cannot be used.
-        StoreError: the policy, the checkpoint or the log cannot be written.
+        StoreError: the policy, the checkpoint or the log cannot be written, or a store of questions
+            cannot be read.
     """
     warm, rendering = settings.warmup, settings.prompt.rendering()
     retain_freed_memory()

@@ -176,9 +176,9 @@ async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[l
         chosen += batch
     if not chosen:
         raise ConfigError(
-            "what is left of the budget does not suffice to ask every worker one question of every "
-            f"group: raise it; that takes {len(by_group) * len(singles)} calls, beside those of "
-            "earlier starts, of which failed ones count too"
+            "the rest of the budget does not suffice to ask every worker one question of every "
+            f"group, which takes {len(by_group) * len(singles)} calls: raise the budget, which "
+            "also covers the calls of earlier starts, failed ones included"
         )
     context.report(TuneStage.CALIBRATE, f"{len(chosen)} questions to {len(singles)} workers")
     return [context.parts.search[index] for index in chosen], group_n[chosen]

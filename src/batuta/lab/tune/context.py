@@ -87,7 +87,7 @@ class TuneContext:
         self.plan_stages(allowance.calls or 0)
 
     def plan_stages(self, calls: int) -> None:
-        """Divide the budget among the stages; `calls` is the expected number of all calls."""
+        """Divide the budget among the stages; `calls` is the expected total, 0 if unknown."""
         self.ends = stage_ends(
             calls,
             judgement=len(self.parts.judgement),

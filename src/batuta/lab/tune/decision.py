@@ -56,7 +56,7 @@ def recommend_systems(result: TuneResult, *, only_proven: bool = False) -> Json:
 
 
 def _choose_system(result: TuneResult, systems: Iterable[str], *, only_proven: bool) -> str | None:
-    """Return the nominee with the greatest expected gain; None if no gain is likely enough.
+    """Return the nominee with the greatest expected gain; None if none is likely or proven enough.
 
     If the gains of ultra and mini are both likely, their comparison with each other decides.
     """
@@ -94,10 +94,10 @@ def _recommendation_reason(
         kinds = {ULTRA: "the selector of workflows", MINI: "the selector of single workers"}
         return f"batuta-{served}: {pattern or kinds[chosen]}; {worth}."
     if gain.probability >= SURE_ENOUGH and only_proven:
-        return f"{other}. It is not proven, as --only-proven demands."
+        return f"{other}. It is not proven, and --only-proven demands a proof."
     if not gain.questions or gain.mean == 0:
         return f"batuta-{served}: the best single worker, {best}; the search found nothing better."
-    return f"{other}. A recommendation needs {100 * SURE_ENOUGH:.0f} %."
+    return f"{other}. A recommendation needs a probability of {100 * SURE_ENOUGH:.0f} %."
 
 
 def format_probability(probability: float) -> str:

@@ -1,10 +1,10 @@
 """The library of workflows, and each workflow's neighbours, which differ by a small change. Pure.
 
-A candidate gives each step's role and worker; subtasks and access lists follow from these.
+A candidate gives each step's role, worker and wording; access lists follow from the roles.
 Preparations (plans, look-ups) come first, and solvers read them. Several solvers need a step that
-decides among their answers. Checks come last, and each check reads all steps before it. A solver
-without preparations is asked only the question, so that a longer workflow shares the calls of a
-shorter workflow.
+decides among their answers, unless the third solver only breaks a tie. Checks come last, and each
+check reads all steps before it. A solver without preparations is usually asked only the question,
+so that a longer workflow shares the calls of a shorter workflow.
 """
 
 from __future__ import annotations

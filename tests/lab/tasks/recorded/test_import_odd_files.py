@@ -80,7 +80,7 @@ def test_a_row_whose_score_is_no_number_is_named_and_left_out(tmp_path, kind, en
         app, ["import", kind, str(tmp_path), "--out", str(tmp_path / "out.jsonl"), "--worker", "m"]
     )
     assert found.exit_code == 0, found.output
-    assert "2 runs are left out because their score is not a number: m on sums/" in found.output
+    assert "2 runs are left out because their score is NaN or infinite: m on sums/" in found.output
     record = read_own_record(tmp_path / "out.jsonl")
     assert [task.question for task in record.tasks] == ["q0", "q2"]
     assert record.scores_qms.ravel().tolist() == [1.0, 0.0]

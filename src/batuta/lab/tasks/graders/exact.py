@@ -46,10 +46,11 @@ _TEXT = re.compile(r"\s*\\(?:text(?:bf|it|rm|tt)?|math(?:bf|rm|sf|tt))\s*\{([^{}
 class ExactGrader:
     """Scores 1 if the marked answer or the last line is the target, else 0.
 
-    White space and case do not count. If the target is a number, the answer must be that number in
-    any notation, also with a dollar sign or as LaTeX; a price must have its currency and amount; a
-    Python literal must have its value: `[1,2]` for `[1, 2]`, but not `'A'` for `'a'`. Markdown or a
-    LaTeX text command around an answer and a final full stop are ignored; other marks count.
+    Case, blank lines and the amount of white space in a line do not count. If the target is a
+    number, the answer must be that number in any notation, also with a dollar sign or as LaTeX; a
+    price must have its currency and amount; a Python literal must have its value: `[1,2]` for
+    `[1, 2]`, but not `'A'` for `'a'`. Markdown or a LaTeX text command around an answer and a final
+    full stop are ignored; other marks count.
     """
 
     async def grade(self, answer: str, target: str) -> Grade:

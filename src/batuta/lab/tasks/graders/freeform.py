@@ -1,8 +1,8 @@
 """Grades short answers in words, numbers or formulas; a different wording is left undecided.
 
 A judge, if there is one, decides the undecided answers. An answer is wrong only if it is missing,
-exceeds a limit in `limits`, or differs as a number, as a yes or no, as an expression or as a JSON
-object, since other words may mean the same.
+exceeds a limit in `limits`, or differs as a number, a quantity, a yes or no, an expression or a
+JSON object, since other words may mean the same.
 """
 
 from __future__ import annotations

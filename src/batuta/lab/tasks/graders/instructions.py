@@ -7,7 +7,8 @@ Deviations
 - Sentences end at `.`, `!` or `?` before a space or the end, and words in capitals are found by a
   pattern; no model splits the text.
 - The language is detected from the script, and among languages of one script from their most common
-  words or, for Chinese, from characters. If these do not decide, or the required language is unknown, the grade is undecided.
+  words or, for Chinese, from characters. If these do not decide, or the required language is
+  unknown, the grade is undecided.
 - The instructions on case do not check that the answer is in English.
 """
 

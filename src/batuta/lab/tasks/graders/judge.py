@@ -114,7 +114,11 @@ class JudgeFallbackGrader:
         self._judge = judge
 
     async def grade(self, answer: str, target: str) -> Grade:
-        """Return the grader's grade, or the judge's grade if the grader is undecided."""
+        """Return the grader's grade, or the judge's grade if the grader is undecided.
+
+        Raises:
+            LimitReachedError: the judge's budget does not allow the call.
+        """
         grade = await self._grader.grade(answer, target)
         return grade if grade.score is not None else await self._judge.grade(answer, target)
 

@@ -82,7 +82,7 @@ class QuestionTestRunner:
     async def __call__(self, question: str, answer: str) -> bool | None:
         """Return whether the program in the answer passes the tests that the question shows.
 
-        Return None if it shows none, or if the sandbox failed.
+        Return None if it shows none, or if the sandbox could not run them.
         """
         tests = find_question_tests(question)
         if tests is None:

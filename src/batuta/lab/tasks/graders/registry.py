@@ -73,8 +73,8 @@ class GraderRegistry:
     def __init__(self, *, sandbox: CodeRunner | None = None, judge: Client | None = None) -> None:
         """Take the shared resources; nothing is started yet.
 
-        Without a sandbox, code cannot be graded. Without a judge, answers that no rule decides stay
-        undecided.
+        Without a sandbox, code cannot be graded. Without a judge, tasks with the grader `judge`
+        cannot be graded, and free-form answers that no rule decides stay undecided.
         """
         self._sandbox = sandbox
         self._judge = judge

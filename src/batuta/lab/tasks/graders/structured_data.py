@@ -101,7 +101,10 @@ def is_within(expected: float, value: float, tolerance: float) -> bool:
 
 
 def as_text(value: Any) -> str | None:
-    """Return a string, number or boolean, or a nonempty list of them, as text; else None."""
+    """Return a string, number or boolean, or a nonempty list of such values, also nested, as text.
+
+    Return None for any other value.
+    """
     if isinstance(value, str | int | float):
         return str(value)
     if isinstance(value, list):

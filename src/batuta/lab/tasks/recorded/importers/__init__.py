@@ -100,7 +100,9 @@ def describe_left_out(collector: OutcomeCollector) -> str:
         return ""
     more = f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else ""
     listed = ", ".join(names[:_MAX_NAMED])
-    return f"{len(names):,} runs are left out because their score is not a number: {listed}{more}"
+    return (
+        f"{len(names):,} runs are left out because their score is NaN or infinite: {listed}{more}"
+    )
 
 
 def _find_files(paths: Sequence[Path], endings: tuple[str, ...]) -> list[Path]:

@@ -50,8 +50,8 @@ def import_inspect_logs(paths: tuple[Path, ...], collector: OutcomeCollector, wo
         worker: the worker of logs that name no model; empty: the name of the file.
 
     Raises:
-        SourceError: a file is not a log of inspect_ai, or an archive is damaged, too large, or
-            packed in an unknown way.
+        SourceError: a file cannot be read or is not a log of inspect_ai, or an archive is damaged,
+            too large, or packed in an unknown way.
     """
     for path in paths:
         if path.suffix != ".eval":
