@@ -303,9 +303,11 @@ def export_adapter(folder: Path, like: Path, out: Path) -> Path:
             "batuta train merge, and export the merged model"
         )
     shapes = {t.name: tuple(int(n) for n in reversed(t.shape)) for t in original.tensors}
+    attention = fields["llama.attention.head_count"]
     heads = {
-        "num_attention_heads": fields["llama.attention.head_count"],
-        "num_key_value_heads": fields["llama.attention.head_count_kv"],
+        "num_attention_heads": attention,
+        # left out if every head has keys and values of its own
+        "num_key_value_heads": fields.get("llama.attention.head_count_kv", attention),
     }
     tensors = dict(_adapter_tensors(weights, heads, int(fields["llama.block_count"])))
     _check_fit(tensors, shapes, folder, like)
