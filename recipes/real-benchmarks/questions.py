@@ -16,15 +16,21 @@ import random
 from pathlib import Path
 
 from batuta.core import Task
+from batuta.lab.tasks.datasets.coding import CALL_QUESTION
 from batuta.lab.tasks.datasets.loader import load_tasks
 from batuta.lab.tasks.datasets.short_answers import ANSWER_LINE
 
 HERE = Path(__file__).parent
 DRAW = HERE / "questions.json"
 SEED = 20261127
-ASKED = "End with a line such as `Answer: the answer`."
-"""How the questions of BBH ended when they were fixed and first asked. Eleven of the 150 judged answers of
-qwen-1.5b repeat its words; they stay as they are until the whole record is made anew."""
+ASKED = {
+    ANSWER_LINE: "End with a line such as `Answer: the answer`.",
+    CALL_QUESTION: "What does this call return? End with a line such as `Answer: [1, 2]`.",
+    "The answer is a list of numbers in brackets.": "The answer is a list such as [1, 2].",
+}
+"""How questions of BBH, CRUXEval and TheoremQA were worded when they were fixed and first asked, by today's words.
+Eleven of the 150 judged answers of qwen-1.5b to BBH repeat these words, and 69 of 150 to CRUXEval; they
+stay as they are until the whole record is made anew."""
 JUDGED = 150
 LEARNED = 120
 UNSEEN_BBH = 3
@@ -100,9 +106,12 @@ def write(folder: Path) -> None:
 
 def as_row(name: str, task: Task) -> dict[str, object]:
     """Return a task as a row of a task file; its first tag is the set."""
+    question = task.question
+    for today, asked in ASKED.items():
+        question = question.replace(today, asked)
     row: dict[str, object] = {
         "id": str(task.id),
-        "question": task.question.replace(ANSWER_LINE, ASKED),
+        "question": question,
         "answer": task.target,
         "grader": task.grader,
         "tags": [name, *task.tags],

@@ -110,11 +110,17 @@ def convert_leet_code(row: Row) -> Task:
     return _assertion_task(id_, question, tests, preamble=row["prompt"], difficulty=difficulty)
 
 
+CALL_QUESTION = (
+    "What does this call return? End with a line that begins with `Answer:` and gives the value in "
+    "Python's notation."
+)
+"""This question has no example, because small models repeated `[1, 2]` word for word."""
+
+
 def convert_crux_eval(row: Row) -> Task:
     """Convert a problem of CRUXEval, which asks for the value that a function returns."""
     call = f"{row['code']}\n\nf({row['input']})"
-    instruction = "What does this call return? End with a line such as `Answer: [1, 2]`."
-    question = f"```python\n{call}\n```\n\n{instruction}"
+    question = f"```python\n{call}\n```\n\n{CALL_QUESTION}"
     id_ = TaskId(f"cruxeval/{row['id'].rpartition('_')[2]}")
     return Task(id=id_, question=question, target=row["output"], grader="exact", tags=("code",))
 

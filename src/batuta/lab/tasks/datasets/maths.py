@@ -143,7 +143,9 @@ _THEOREM_FORMS = {
     "bool": ("freeform", f"Answer True or False. {BOX_INSTRUCTION}"),
     "option": ("choice", "Answer with the letter of one option."),
 }
-"""The grader and the instruction for each kind of answer."""
+"""The grader and the instruction for each kind of answer that is no list."""
+_THEOREM_LIST = ("math", f"The answer is a list of numbers in brackets. {BOX_INSTRUCTION}")
+"""The same for lists, without an example, since small models repeat examples word for word."""
 
 
 def convert_theorem_qa(row: Row) -> Task | None:
@@ -154,8 +156,7 @@ def convert_theorem_qa(row: Row) -> Task | None:
     found: Any = row["answer"] if "answer" in row else row["Answer"]
     answer = str(found)  # `5.0` keeps its decimal, as a measured value does
     kind = row["answer_type"] if "answer_type" in row else row["Answer_type"]
-    form = ("math", f"The answer is a list such as [1, 2]. {BOX_INSTRUCTION}")
-    grader, instruction = _THEOREM_FORMS.get(kind, form)
+    grader, instruction = _THEOREM_FORMS.get(kind, _THEOREM_LIST)
     target = answer.strip("()").upper() if kind == "option" else answer
     tags = ("theorem", kind, *((row["field"], row["subfield"]) if "field" in row else ()))
     id_ = TaskId(f"theoremqa/{text_digest(question)}")
