@@ -138,7 +138,7 @@ class Explorer:
         return chosen
 
     async def settle(self, chosen: ChosenArm) -> None:
-        """Release the unspent dollars or take the excess; if the store fails, nothing is released."""
+        """Release the unspent dollars, or take the excess; change nothing if the store fails."""
         if chosen.bucket is None or self._store is None:
             return
         with anyio.CancelScope(shield=True):
