@@ -1,5 +1,7 @@
 """Which models our own computing is right for: the others are refused, or sampled by transformers."""
 
+import re
+
 import pytest
 import torch
 from transformers import (
@@ -19,6 +21,8 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
 )
 
 from batuta.errors import ConfigError
@@ -194,8 +198,30 @@ def start(random_policy, tmp_path):
     return write
 
 
+def test_a_model_that_writes_no_text_is_refused_in_a_sentence(start):
+    told = start(T5ForConditionalGeneration, T5Config, d_model=24, d_kv=8, d_ff=32, num_layers=1)
+    said = "the t5 model in .* is no causal language model"
+    (missing,) = check_training(told).missing
+    for refusal in (missing, raised(lambda: load_trainable(told.policy.start, told))):
+        assert re.match(said, refusal)
+
+
 GPT2 = (GPT2LMHeadModel, GPT2Config)
 GPT2_SIZES = {"n_embd": 24, "n_layer": 2, "n_head": 2, "n_positions": 2048, "eos_token_id": 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [
+        (GPT2, GPT2_SIZES),
+        ((MambaForCausalLM, MambaConfig), {"hidden_size": 24, "num_hidden_layers": 2}),
+    ],
+    ids=["gpt2", "mamba"],
+)
+def test_the_check_estimates_models_that_name_other_sizes_than_llama(start, kind, sizes):
+    found = check_training(start(*kind, **sizes))
+    assert found.missing == []
+    assert {figure.name: figure.value for figure in found.figures}["memory"]
 
 
 def test_a_setting_that_needs_the_layers_of_llama_is_refused_for_others(start):
