@@ -241,6 +241,20 @@ async def test_tests_that_run_apart_see_what_a_program_does(sandbox, source, cod
 
 
 @pytest.mark.parametrize(
+    ("source", "code", "end"),
+    [
+        ("def f(): raise MemoryError", "f()", EndReason.MEMORY),
+        ("def f(): return bytearray(1 << 40)", "f()", EndReason.MEMORY),
+        ("class E:\n    @property\n    def __class__(self): raise MemoryError\ndef f(): return [E()]", "f()", EndReason.MEMORY),
+        ("def f(): raise MemoryError\ndef g(): return 3", "try: f()\nexcept MemoryError: assert g() == 3", EndReason.RETURNED),
+        ("def g(): raise MemoryError\ndef f(call):\n    try: call()\n    except MemoryError: return 3", "assert f(lambda: g()) == 3", EndReason.RETURNED),
+    ],
+)  # fmt: skip
+async def test_a_program_without_memory_says_so_to_its_tests(sandbox, source, code, end):
+    assert (await execute(sandbox, source, AssertionTest(code=code))).end is end
+
+
+@pytest.mark.parametrize(
     ("source", "code"),
     [
         ("def f(): return 1", "assert f() is True"),

@@ -55,6 +55,7 @@ class Peer:
 
         Raises:
             PeerDisconnected: the other end does not answer, or sends an invalid answer.
+            MemoryError: there is no memory for the answer.
         """
         encoder = Encoder(self)
         message = {"q": encoder.encode(parts), "n": encoder.nodes, "o": self.captures()}
@@ -63,6 +64,8 @@ class Peer:
             self.answer(answer)
         try:
             value = self.read_answer(answer, encoder)
+        except MemoryError:
+            raise
         except Exception as error:  # noqa: BLE001 - the other end may have sent anything
             raise PeerDisconnected(f"an answer is invalid: {error!r}"[:400]) from None
         if answer["o"]:
@@ -88,7 +91,27 @@ class Peer:
         return value
 
     def answer(self, message: dict[str, Any]) -> None:
-        """Carry out a request; send its result or exception, and the arguments that it changed."""
+        """Carry out a request; send its result or exception, and the arguments that it changed.
+
+        Without memory for that, send a MemoryError alone.
+        """
+        try:
+            self.send(self.carry_out(message))
+        except MemoryError:
+            pass  # until the end of this block its traceback may hold the memory
+        else:
+            return
+        encoder = Encoder(self, [None] * len(message["n"]))
+        reply = {"r": encoder.encode(MemoryError()), "e": True, "o": "", "s": {}}
+        self.send(reply | {"n": encoder.nodes})
+
+    def carry_out(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Carry out a request and return the answer.
+
+        Raises:
+            PeerDisconnected: the other end does not answer a request of this one.
+            MemoryError: the memory does not suffice.
+        """
         output, failed = io.StringIO(), False
         decoder = Decoder(self, message["n"])
         try:
@@ -105,7 +128,7 @@ class Peer:
         encoder = Encoder(self, decoder.values)
         reply = {"r": encoder.encode(result), "e": failed, "o": output.getvalue()}
         reply["s"] = changed_nodes(encoder, message["n"], decoder.values)
-        self.send(reply | {"n": encoder.nodes})
+        return reply | {"n": encoder.nodes}
 
     def send(self, message: dict[str, Any]) -> None:
         """Write one message.
