@@ -21,6 +21,7 @@ import os
 import struct
 import sys
 from contextlib import redirect_stdout
+from types import MemberDescriptorType
 
 from .codec import MUTABLE_KINDS, Decoder, Encoder, changed_nodes
 from .messages import write_all
@@ -246,13 +247,8 @@ class PreambleClasses:
         kind = type(value)
         if kind.__name__ not in self.names or self.namespace.get(kind.__name__) is not kind:
             return None
-        held = dict(getattr(value, "__dict__", ()))
-        for base in kind.__mro__:
-            slots = base.__dict__.get("__slots__", ())
-            for slot in (slots,) if isinstance(slots, str) else slots:
-                if hasattr(value, slot) and slot != "__dict__":
-                    held[slot] = getattr(value, slot)
-        return held
+        slots = {name: getattr(value, name) for name in slot_names(kind) if hasattr(value, name)}
+        return dict(getattr(value, "__dict__", ())) | slots
 
     def instance(self, name: str) -> Any:
         """Return an object of that class without running its constructor.
@@ -266,17 +262,31 @@ class PreambleClasses:
         return object.__new__(kind)
 
     def set_fields(self, value: Any, fields: dict[str, Any]) -> None:
-        """Set these fields of an object, and remove its others except in slots.
+        """Set these fields of an object, and remove its others.
 
         Raises:
             ValueError: a field name is no string, or begins with `__`.
         """
         if hasattr(value, "__dict__"):
             value.__dict__.clear()
+        for name in slot_names(type(value)):
+            if name not in fields and hasattr(value, name):
+                object.__delattr__(value, name)
         for name, held in fields.items():
             if not isinstance(name, str) or name.startswith("__"):
                 raise ValueError("a field name must be a string without a leading `__`")
             object.__setattr__(value, name, held)
+
+
+def slot_names(kind: type) -> list[str]:
+    """Return the names of all slots of a class, private ones with the name of their class."""
+    slotted = (vars(base) for base in kind.__mro__ if "__slots__" in vars(base))
+    return [
+        name
+        for one in slotted
+        for name, held in one.items()
+        if isinstance(held, MemberDescriptorType)
+    ]
 
 
 def defined_classes(namespace: dict[str, Any], module: str) -> set[str]:
