@@ -241,6 +241,20 @@ async def test_tests_that_run_apart_see_what_a_program_does(sandbox, source, cod
 
 
 @pytest.mark.parametrize(
+    ("source", "code", "end"),
+    [
+        ("def f(): raise MemoryError", "f()", EndReason.MEMORY),
+        ("def f(): return bytearray(1 << 40)", "f()", EndReason.MEMORY),
+        ("class E:\n    @property\n    def __class__(self): raise MemoryError\ndef f(): return [E()]", "f()", EndReason.MEMORY),
+        ("def f(): raise MemoryError\ndef g(): return 3", "try: f()\nexcept MemoryError: assert g() == 3", EndReason.RETURNED),
+        ("def g(): raise MemoryError\ndef f(call):\n    try: call()\n    except MemoryError: return 3", "assert f(lambda: g()) == 3", EndReason.RETURNED),
+    ],
+)  # fmt: skip
+async def test_a_program_without_memory_says_so_to_its_tests(sandbox, source, code, end):
+    assert (await execute(sandbox, source, AssertionTest(code=code))).end is end
+
+
+@pytest.mark.parametrize(
     ("source", "code"),
     [
         ("def f(): return 1", "assert f() is True"),
@@ -257,6 +271,33 @@ async def test_tests_that_run_apart_see_what_a_program_does(sandbox, source, cod
 async def test_what_tests_compare_they_compare_themselves(sandbox, source, code):
     outcome = await execute(sandbox, source, AssertionTest(code=code, preamble=PREAMBLE))
     assert outcome.end in {EndReason.RAISED, EndReason.EXITED}, outcome.stderr
+
+
+async def test_slots_are_sent_both_ways(sandbox):
+    preamble = """
+class Base:
+    __slots__ = ("left", "__own", "__weakref__")
+    def __init__(self): self.left, self.__own = 1, 3
+    def own(self): return self.__own
+
+class Pair(Base):
+    __slots__ = "right"
+    def __init__(self): super().__init__(); self.right = 2
+
+class Further(Pair): pass
+"""
+    source = """
+        def f(pair): del pair.left; pair.right += pair.own()
+        def g(pair): del pair.more; del pair.right
+    """
+    code = """
+pair = Pair(); f(pair)
+assert not hasattr(pair, "left") and (pair.right, pair.own()) == (5, 3)
+pair = Further(); pair.more = 4; g(pair)
+assert vars(pair) == {} and not hasattr(pair, "right") and (pair.left, pair.own()) == (1, 3)
+"""
+    outcome = await execute(sandbox, source, AssertionTest(code=code, preamble=preamble))
+    assert outcome.end is EndReason.RETURNED, outcome.stderr
 
 
 async def test_a_program_finds_no_text_of_its_tests(sandbox):

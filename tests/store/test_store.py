@@ -162,6 +162,10 @@ async def test_runs_are_searched(path):
         assert await found("0 % w") == ["run_000002"]
         assert await found("run_000002") == ["run_000002"]
         assert await found("w%l") == await found("_000") == await found("\ud800") == []
+        await store.append(make_run(4, question="ÜBUNG 100 %", answer="Straße ЁЛКА"))
+        for text in ("übung 1", "Übung 100 %", "STRAßE ёл", "ёлка"):
+            assert await found(text) == ["run_000004"]
+        assert await found("übung_1") == await found("ubung") == await found("äbung") == []
 
 
 async def test_words_are_found_by_the_rare_ones_of_them(path):

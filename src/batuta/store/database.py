@@ -115,8 +115,15 @@ def make_private_file(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
+def contains_ignoring_case(text: str | None, words: str) -> bool:
+    """Return True if the casefolded text contains the words; a function of SQL in SQLite."""
+    return text is not None and words in text.casefold()
+
+
 def set_pragmas(connection: Any, _record: object, *, synchronous: str) -> None:
     """Set up a new connection; a listener of SQLAlchemy's event `connect`."""
+    name = contains_ignoring_case.__name__
+    connection.create_function(name, 2, contains_ignoring_case, deterministic=True)
     cursor = connection.cursor()
     try:
         for pragma in (*_PRAGMAS, f"PRAGMA synchronous={synchronous}"):

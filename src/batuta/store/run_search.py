@@ -161,9 +161,17 @@ def _contains_words(
 ) -> ColumnElement[bool]:
     """Return the condition that the column contains the words, ignoring case.
 
-    PostgreSQL's indexes are on `lower`; SQLite's LIKE ignores only the case of ASCII letters.
+    PostgreSQL's indexes are on `lower`. SQLite's LIKE ignores only the case of ASCII letters, so it
+    accepts any letter in place of another one, and a function of Python compares what it finds.
     """
     escaped = words.replace("/", "//").replace("%", "/%").replace("_", "/_")
-    if dialect == "sqlite":
-        return column.contains(escaped, escape="/")
-    return func.lower(column).contains(func.lower(escaped), escape="/")
+    if dialect != "sqlite":
+        return func.lower(column).contains(func.lower(escaped), escape="/")
+    pattern = "".join(
+        letter if letter.isascii() or letter.lower() == letter.upper() else "_"
+        for letter in escaped
+    )
+    found = column.contains(pattern, escape="/")
+    if pattern == escaped:
+        return found
+    return and_(found, func.contains_ignoring_case(column, words.casefold()) > 0)

@@ -65,6 +65,11 @@ def adapt(base, folder, card=True, **about):
     return adapted
 
 
+def set_base(folder, base):
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": base}))
+
+
 @pytest.fixture
 def adapters(random_policy, tmp_path):
     adapted = adapt(random_policy, tmp_path / "adapters")
@@ -177,6 +182,18 @@ class TestReinforcement:
         (said,) = found.missing
         assert "rank 4 and alpha 8" in said and "batuta train merge" in said
 
+    @pytest.mark.parametrize("tokenizer", [True, False])
+    def test_the_check_reports_the_rest_without_the_base_model(self, adapters, tmp_path, tokenizer):
+        folder, _ = adapters
+        set_base(folder, None)
+        if not tokenizer:
+            for path in folder.glob("tokenizer*"):
+                path.unlink()
+        found = check_training(settings(tmp_path / "run", policy={"start": str(folder)}))
+        (said,) = found.missing
+        assert "does not name the adapters' base model" in said
+        assert {figure.name for figure in found.figures} >= {"parameters", "prompt"}
+
 
 class TestServing:
     async def test_adapters_are_computed_with_their_model_without_torch(self, adapters, tmp_path):
@@ -217,22 +234,18 @@ class TestServing:
     def test_the_model_is_found_beside_the_adapters(self, random_policy, tmp_path, monkeypatch):
         shutil.copytree(random_policy, tmp_path / "models" / "base")
         adapt(random_policy, tmp_path / "runs" / "one" / "policy")
-        path = tmp_path / "runs" / "one" / "policy" / "adapter_config.json"
-        told = json.loads(path.read_text()) | {"base_model_name_or_path": "models/base"}
-        path.write_text(json.dumps(told))
+        folder = tmp_path / "runs" / "one" / "policy"
+        set_base(folder, "models/base")
         monkeypatch.chdir(tmp_path / "runs")
-        EmbeddedClient.open(path.parent)
-        load_policy(str(path.parent), None)
+        EmbeddedClient.open(folder)
+        load_policy(str(folder), None)
 
     @pytest.mark.parametrize("base", ["nobody/nothing", None, "", 7])
     def test_a_model_that_is_not_here_is_said(self, adapters, base, monkeypatch):
         # the hub's library would wait for the network, again and again for 45 seconds
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         folder, _ = adapters
-        path = folder / "adapter_config.json"
-        path.write_text(
-            json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": base})
-        )
+        set_base(folder, base)
         wanted = (
             "--enable-lora.*batuta train merge" if base == "nobody/nothing" else "does not name"
         )
@@ -295,9 +308,7 @@ def test_adapters_on_adapters_and_no_adapters_are_refused(adapters, random_polic
     folder, _ = adapters
     with pytest.raises(ConfigError, match="has no PEFT adapters"):
         merge_policy(random_policy, tmp_path / "whole")
-    path = folder / "adapter_config.json"
-    told = json.loads(path.read_text()) | {"base_model_name_or_path": str(folder)}
-    path.write_text(json.dumps(told))
+    set_base(folder, str(folder))
     with pytest.raises(ConfigError, match="is itself a LoRA adapter"):
         load_policy(str(folder), None)
 

@@ -1,5 +1,7 @@
 """Which models our own computing is right for: the others are refused, or sampled by transformers."""
 
+import re
+
 import pytest
 import torch
 from transformers import (
@@ -7,6 +9,8 @@ from transformers import (
     CohereForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
     MambaConfig,
@@ -17,10 +21,13 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
 )
 
 from batuta.errors import ConfigError
 from batuta.lab.train.adapters import add_adapters
+from batuta.lab.train.device import compile_layers
 from batuta.lab.train.model import (
     check_own_sampler,
     check_shared_prompts,
@@ -173,3 +180,62 @@ def test_the_check_and_the_stages_say_it(random_policy, tmp_path):
     tokenizer.save_pretrained(tmp_path / "gemma")
     with pytest.raises(ConfigError, match="do not support"):
         load_trainable(str(tmp_path / "gemma"), told)
+
+
+@pytest.fixture
+def start(random_policy, tmp_path):
+    """Writes a model and a tokenizer, and returns the settings of a training that starts there."""
+
+    def write(kind, config, /, policy=None, **sizes):
+        tokenizer = read_tokenizer(str(random_policy))
+        folder = tmp_path / "start"
+        kind(config(vocab_size=len(tokenizer), **sizes)).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        told = {"start": str(folder), **(policy or {})}
+        optimiser = {"sampler": "transformers"}
+        return settings(tmp_path / "run", policy=told, optimiser=optimiser)
+
+    return write
+
+
+def test_a_model_that_writes_no_text_is_refused_in_a_sentence(start):
+    told = start(T5ForConditionalGeneration, T5Config, d_model=24, d_kv=8, d_ff=32, num_layers=1)
+    said = "the t5 model in .* is no causal language model"
+    (missing,) = check_training(told).missing
+    for refusal in (missing, raised(lambda: load_trainable(told.policy.start, told))):
+        assert re.match(said, refusal)
+
+
+GPT2 = (GPT2LMHeadModel, GPT2Config)
+GPT2_SIZES = {"n_embd": 24, "n_layer": 2, "n_head": 2, "n_positions": 2048, "eos_token_id": 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [
+        (GPT2, GPT2_SIZES),
+        ((MambaForCausalLM, MambaConfig), {"hidden_size": 24, "num_hidden_layers": 2}),
+    ],
+    ids=["gpt2", "mamba"],
+)
+def test_the_check_estimates_models_that_name_other_sizes_than_llama(start, kind, sizes):
+    found = check_training(start(*kind, **sizes))
+    assert found.missing == []
+    assert {figure.name: figure.value for figure in found.figures}["memory"]
+
+
+def test_a_setting_that_needs_the_layers_of_llama_is_refused_for_others(start):
+    told = start(*GPT2, policy={"upper_layers": 1}, **GPT2_SIZES)
+    (missing,) = check_training(told).missing
+    said = "policy.upper_layers cannot be used, as the decoder of GPT2LMHeadModel has no `layers`"
+    for refusal in (missing, raised(lambda: load_trainable(told.policy.start, told))):
+        assert refusal.startswith(said)
+    refusal = raised(lambda: compile_layers(GPT2LMHeadModel(GPT2Config(**GPT2_SIZES))))
+    assert refusal.startswith("distil.compile cannot be used")
+
+
+def raised(work):
+    """The sentence with which the work was refused."""
+    with pytest.raises(ConfigError) as refused:
+        work()
+    return str(refused.value)

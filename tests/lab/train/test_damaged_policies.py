@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,8 @@ from safetensors.torch import load_file, save_file
 from batuta.errors import ConfigError
 from batuta.lab.train.gguf_files import export_gguf
 from batuta.lab.train.model import load_policy
-from lab.train.stage import LIBRARIES
+from batuta.lab.train.preflight import check_training
+from lab.train.stage import LIBRARIES, settings
 
 pytestmark = LIBRARIES
 WEIGHTS = "model.safetensors"
@@ -49,6 +51,10 @@ def heads_by_name(folder: Path) -> None:
     set_config(folder, num_attention_heads="four")
 
 
+def no_heads(folder: Path) -> None:
+    set_config(folder, num_attention_heads=0)
+
+
 def empty_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{}")
 
@@ -68,6 +74,7 @@ def template_that_refuses(folder: Path) -> None:
         (empty_weights, "is damaged"),
         (narrower, "belong to different models"),
         (heads_by_name, "num_attention_heads"),
+        (no_heads, "correct its config.json"),
         (empty_tokenizer, "is damaged"),
         (without_a_layer, r"lacks \d+ of its model's weights, for example model\.layers\.1\."),
         (spoilt_template, "chat template in .* cannot be rendered"),
@@ -84,6 +91,26 @@ def test_a_spoilt_folder_is_one_sentence(
         load_policy(str(folder), None)
     assert str(folder) in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (heads_by_name, "has no model that transformers can read"),
+        (no_heads, "correct its config.json"),
+        (empty_tokenizer, "the tokenizer in .* is damaged"),
+    ],
+)
+def test_the_check_says_it_and_goes_on(
+    random_policy: Path, tmp_path: Path, spoil: Callable[[Path], None], said: str
+) -> None:
+    folder = tmp_path / "policy"
+    shutil.copytree(random_policy, folder)
+    spoil(folder)
+    found = check_training(settings(tmp_path / "run", policy={"start": str(folder)}))
+    (sentence,) = found.missing
+    assert re.search(said, sentence) and str(folder) in sentence
+    assert "prompt" in {figure.name for figure in found.figures}
 
 
 @pytest.mark.skipif(importlib.util.find_spec("gguf") is None, reason="gguf is not installed")

@@ -19,6 +19,7 @@ from batuta.lab.train.fit_checkpoint import FitCheckpoint
 from batuta.lab.train.fitting import Drill, TrainingExample, add_gradients
 from batuta.lab.train.model import load_policy
 from batuta.lab.train.run_folder import read_jsonl
+from batuta.lab.train.settings import EvaluationSettings
 from batuta.lab.worlds.world2 import world2_pool
 from lab.train.stage import LIBRARIES, settings
 
@@ -251,7 +252,13 @@ class TestResuming:
         path = write(tmp_path, LINES)
         told = self.cut_short(tmp_path / "run", random_policy, path)
         other = write(tmp_path / "other", LINES[1:])
-        for settings_, source in ((told, other), (told.model_copy(update={"seed": 9}), path)):
+        held_out = EvaluationSettings(every=1, questions=2)
+        cases = (
+            (told, other),
+            (told.model_copy(update={"seed": 9}), path),
+            (told.model_copy(update={"evaluation": held_out}), path),
+        )
+        for settings_, source in cases:
             with pytest.raises(ConfigError, match="belongs to other settings or examples"):
                 run_distillation(settings_, source, lambda *_: None, resume=True)
 

@@ -17,6 +17,7 @@ from batuta.lab import worlds
 from batuta.lab.commands.train import app
 from batuta.lab.evals.judged_runs import TargetSource, read_judged_runs, read_judged_tasks
 from batuta.lab.train.questions import draw_questions, mix_in_runs
+from batuta.lab.train.rejection_sampling import run_rejection_sampling
 from batuta.lab.train.settings import CurriculumStage
 from batuta.store import Store
 from batuta.store.models import CONTENTS
@@ -235,6 +236,18 @@ def test_a_training_learns_from_served_runs_alone(tmp_path, judged):
     assert all(sample["score"] is not None for sample in samples if sample["steps"])
     assert any(sample["score"] == 1 for sample in samples), "right workflows are seen to be right"
     assert (out / "policy" / "model.safetensors").is_file()
+
+
+def test_rejection_sampling_holds_out_served_runs(tmp_path, judged, random_policy):
+    mix = {f"runs:{judged}": 1.0}
+    told = settings(
+        tmp_path / "out", policy={"start": str(random_policy)},
+        evaluation={"every": 1, "questions": 1, "tasks": mix},
+        rejection={"rounds": 1, "random": 1, "questions": 3, "group": 8, "steps": 1, "batch": 2,
+                   "tasks": mix},
+    )  # fmt: skip
+    folder = run_rejection_sampling(told, lambda *_: None)
+    assert (folder / "model.safetensors").is_file()
 
 
 def test_the_command_stops_before_it_spends_where_no_run_was_judged(tmp_path, random_policy):

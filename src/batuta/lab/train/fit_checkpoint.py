@@ -39,11 +39,12 @@ class FitCheckpoint:
     def of_stage(cls, settings: TrainSettings, stage: str, source: str, *, resume: bool) -> Self:
         """Return the checkpoint of a stage in the settings' folder.
 
-        The stage is `warmup` or `distilled`. The digest covers settings that determine the fit, and
-        `source`, the digest of the examples (empty if they are not read from a file).
+        The stage is `warmup` or `distilled`. The digest covers settings that determine the fit
+        (those of the evaluation determine which questions are held out), and `source`, the digest
+        of the examples (empty if they are not read from a file).
         """
         own = {"warmup"} if stage == "warmup" else {"distil", "rejection"}
-        fields = {"seed", "policy", "curriculum", "pool", "prompt", *own}
+        fields = {"seed", "policy", "curriculum", "pool", "prompt", "evaluation", *own}
         content = settings.model_dump_json(include=fields) + stage + source
         made_of = hashlib.sha256(content.encode()).hexdigest()
         path = settings.output / f"{stage}.checkpoint"

@@ -26,6 +26,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Qwe
 
 from batuta.distribution import package_hint
 from batuta.environment import host_memory
+from batuta.errors import ConfigError
 from batuta.lab.task_sources import REHEARSAL, WORLD2
 from batuta.lab.train.adapters import add_adapters, find_adapters
 from batuta.lab.train.device import freeze_lower_layers, linear_weights
@@ -164,10 +165,11 @@ def count_parameters(
     Without both, all parameters are trained.
 
     Raises:
-        ConfigError: no layer of the network matches `lora.targets`.
+        ConfigError: there is no causal language model of that architecture, no layer of it matches
+            `lora.targets`, or its layers cannot be frozen.
     """
     with torch.device("meta"):
-        bare: Any = AutoModelForCausalLM.from_config(config)
+        bare = _new_network(config)
         model: torch.nn.Module = add_adapters(bare, lora) if lora else bare
         if lora is None:
             freeze_lower_layers(model, upper_layers)
@@ -175,6 +177,21 @@ def count_parameters(
     trained = sum(size for size, learns in sizes if learns)
     frozen = sum(w.numel() for w in linear_weights(model) if not w.requires_grad)
     return ParameterCount(sum(size for size, _ in sizes), trained, frozen)
+
+
+def _new_network(config: PreTrainedConfig) -> Any:
+    """Return a causal language model of that architecture.
+
+    Raises:
+        ConfigError: there is none, or the sizes do not belong together.
+    """
+    try:
+        return AutoModelForCausalLM.from_config(config)
+    except (ValueError, TypeError, RuntimeError, ArithmeticError, LookupError):
+        raise ConfigError(
+            f"the {config.model_type} model in {config.name_or_path} is no causal language model "
+            "that transformers can build; set policy.start to one, or correct its config.json"
+        ) from None
 
 
 def estimate_memory(
@@ -191,7 +208,7 @@ def estimate_memory(
     is unknown.
 
     Raises:
-        ConfigError: no layer of the network matches `lora.targets`.
+        ConfigError: as for `count_parameters`.
     """
     o, policy = settings.optimiser, settings.policy
     numbers = count_parameters(config, policy.lora, policy.upper_layers)
@@ -244,7 +261,7 @@ def _activation_bytes(
     groups = max(1, o.micro_batch // o.group)
     tokens = (groups if shared else o.micro_batch) * prompt_tokens + o.micro_batch * o.completion
     size = BF16 if policy.bf16 else FP32
-    inside = 4 * _config_size(config, "intermediate_size") + 2 * kv_width(config)
+    inside = 4 * _inner_width(config) + 2 * kv_width(config)
     layer = 8 * FP32 * hidden + size * inside
     if o.gradient_checkpointing:
         stream = size if devices.sharded else FP32  # autocast computes the residual stream in fp32
@@ -276,16 +293,30 @@ def _generation_bytes(
     tokens = prompts * prompt_tokens + questions * o.group * o.completion
     layers = _config_size(config, "num_hidden_layers")
     size = BF16 if settings.policy.bf16 else FP32
-    reading = 3 * size * _config_size(config, "intermediate_size") * prompts * prompt_tokens
+    reading = 3 * size * _inner_width(config) * prompts * prompt_tokens
     return int(2 * FP32 * layers * kv_width(config) * tokens + reading)
 
 
 def kv_width(config: PreTrainedConfig) -> int:
-    """Return the width of a token's keys in one layer, which is that of its values too."""
-    heads = _config_size(config, "num_attention_heads")
+    """Return the width of a token's keys in one layer, which is that of its values too.
+
+    It is 0 for a network without attention, such as Mamba.
+    """
+    heads: int | None = getattr(config.get_text_config(), "num_attention_heads", None)
+    if heads is None:
+        return 0
     kept = int(getattr(config, "num_key_value_heads", None) or heads)
     width = int(getattr(config, "head_dim", None) or _config_size(config, "hidden_size") // heads)
     return kept * width
+
+
+def _inner_width(config: PreTrainedConfig) -> int:
+    """Return the inner width of a feed-forward layer, by default four times the hidden size.
+
+    Only some architectures call it `intermediate_size`; the others usually have the default.
+    """
+    named: int | None = getattr(config.get_text_config(), "intermediate_size", None)
+    return named or 4 * _config_size(config, "hidden_size")
 
 
 def _config_size(config: PreTrainedConfig, name: str) -> int:

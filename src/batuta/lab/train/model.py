@@ -121,8 +121,9 @@ def load_policy(start: str, revision: str | None) -> tuple[Any, Any]:
     """Load the model in fp32, with adapters merged, and the tokenizer of a folder or hub id.
 
     Raises:
-        ConfigError: the files cannot be loaded, weights are missing, the tokenizer belongs to
-            another model or has no usable chat template, or the weights do not fit in memory.
+        ConfigError: the files cannot be loaded or have no causal language model, weights are
+            missing, the tokenizer belongs to another model or has no usable chat template, or the
+            weights do not fit in memory.
     """
     model, tokenizer = load_to_adapt(start, revision, None)
     return (merge_adapters(model) if isinstance(model, PeftModel) else model), tokenizer

@@ -60,7 +60,7 @@ from batuta.lab.train.machine import (
     read_architecture,
     read_devices,
 )
-from batuta.lab.train.model import find_policy_start, read_tokenizer
+from batuta.lab.train.model import DAMAGE, find_policy_start, first_line, read_tokenizer
 from batuta.lab.train.questions import draw_questions
 from batuta.lab.train.rollout_setup import judge_problem
 from batuta.lab.train.run_folder import METRICS_FILE, read_jsonl
@@ -86,7 +86,6 @@ def check_training(
     `calls` real calls of workers correct the estimated cost; 0 spends nothing.
 
     Raises:
-        ConfigError: adapters to start from name no base model, or one that is itself an adapter.
         StoreError: the metrics or a list of paid calls cannot be read.
         ExceptionGroup: a run of the real calls failed; it has the first error.
     """
@@ -272,9 +271,14 @@ def _check_policy(
             "warmup` and the same settings, or name one as policy.start"
         )
         return new_architecture(settings.policy.network)
-    start, revision = _base_model(settings, start, found)
-    config = read_architecture(start, revision)
-    local = Path(start).is_dir()
+    try:
+        start, revision = _base_model(settings, start, found)
+        config = read_architecture(start, revision)
+        local = Path(start).is_dir()
+        downloaded = local or _local_tokenizer(start, revision) is not None
+    except ConfigError as error:
+        found.missing.append(str(error))
+        return None
     if config is None and not local:
         found.missing.append(
             f"{start} is neither a folder with a model nor a downloaded model; name a "
@@ -287,7 +291,7 @@ def _check_policy(
             f'sampler = "own" cannot be used, as {start} is {problem}; set sampler = '
             '"transformers" in [optimiser]'
         )
-    elif not local and _local_tokenizer(start, revision) is None:
+    elif not downloaded:
         if environ.get("HF_HUB_OFFLINE", "0") in {"", "0"}:
             note = f"{start} is not downloaded yet; it is fetched from the hub at the start"
             found.notes.append(note)
@@ -303,25 +307,37 @@ def _base_model(settings: TrainSettings, start: str, found: Preflight) -> tuple[
     """Return the model at `start`, or the base model of adapters there, and its revision.
 
     Adapters that do not match `policy.lora` are reported.
+
+    Raises:
+        ConfigError: the adapters name no base model, or one that is itself an adapter.
     """
+    saved = find_adapters(start, settings.policy.revision, local_only=True)
+    if saved is None:
+        return start, settings.policy.revision
     try:
-        saved = find_adapters(start, settings.policy.revision, local_only=True)
-        if saved and settings.policy.lora:
+        if settings.policy.lora:
             check_continuation(saved, settings.policy.lora)
     except ConfigError as error:
         found.missing.append(str(error))
-        return start, settings.policy.revision
-    return (saved.base, saved.config.revision) if saved else (start, settings.policy.revision)
+    return saved.base, saved.config.revision
 
 
 def _local_tokenizer(start: str, revision: str | None) -> Any:
-    """Return the policy's tokenizer, or None if it is not on this machine."""
+    """Return the policy's tokenizer, or None if it is not on this machine.
+
+    Raises:
+        ConfigError: it is damaged, or adapters without one name no base model.
+    """
     try:
         if Path(start).is_dir():
             return read_tokenizer(start, revision)
         return AutoTokenizer.from_pretrained(start, revision=revision, local_files_only=True)
     except (OSError, ValueError):
         return None
+    except DAMAGE as error:
+        raise ConfigError(
+            f"the tokenizer in {start} is damaged ({first_line(error)}); download or write it again"
+        ) from None
 
 
 def _check_prompts(
@@ -337,9 +353,10 @@ def _check_prompts(
     start = find_policy_start(settings)
     try:
         tokenizer = start and _local_tokenizer(start, settings.policy.revision)
-    except BatutaError as error:
-        found.missing.append(str(error))
+    except ConfigError as error:
         tokenizer = None
+        if str(error) not in found.missing:  # adapters without a base model are reported once
+            found.missing.append(str(error))
     rendering = settings.prompt.rendering()
     requests = [each.request(rendering) for each in episodes[:MAX_PROMPTS]]
     texts = [f"{each.messages[0].text}{each.prefill}" for each in requests]

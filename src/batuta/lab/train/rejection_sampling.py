@@ -113,7 +113,8 @@ async def _run_rounds(context: RejectionContext, folder: RunFolder) -> None:
     settings, rejection = context.settings, context.settings.rejection
     mix = rejection.tasks or settings.curriculum[0].tasks
     seeds = [settings.seed * 1009 + number + 500 for number in range(rejection.rounds)]
-    draw = partial(draw_mix, without=held_out_keys(settings))
+    without = await asyncio.to_thread(held_out_keys, settings)  # it runs a loop of its own
+    draw = partial(draw_mix, without=without)
     asked = [await asyncio.to_thread(draw, mix, rejection.questions, seed) for seed in seeds]
     opening = RolloutRunnerFactory(settings, folder, [task for tasks in asked for task in tasks])
     runner = await opening()

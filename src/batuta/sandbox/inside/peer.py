@@ -21,6 +21,7 @@ import os
 import struct
 import sys
 from contextlib import redirect_stdout
+from types import MemberDescriptorType
 
 from .codec import MUTABLE_KINDS, Decoder, Encoder, changed_nodes
 from .messages import write_all
@@ -55,6 +56,7 @@ class Peer:
 
         Raises:
             PeerDisconnected: the other end does not answer, or sends an invalid answer.
+            MemoryError: there is no memory for the answer.
         """
         encoder = Encoder(self)
         message = {"q": encoder.encode(parts), "n": encoder.nodes, "o": self.captures()}
@@ -63,6 +65,8 @@ class Peer:
             self.answer(answer)
         try:
             value = self.read_answer(answer, encoder)
+        except MemoryError:
+            raise
         except Exception as error:  # noqa: BLE001 - the other end may have sent anything
             raise PeerDisconnected(f"an answer is invalid: {error!r}"[:400]) from None
         if answer["o"]:
@@ -88,7 +92,27 @@ class Peer:
         return value
 
     def answer(self, message: dict[str, Any]) -> None:
-        """Carry out a request; send its result or exception, and the arguments that it changed."""
+        """Carry out a request; send its result or exception, and the arguments that it changed.
+
+        Without memory for that, send a MemoryError alone.
+        """
+        try:
+            self.send(self.carry_out(message))
+        except MemoryError:
+            pass  # until the end of this block its traceback may hold the memory
+        else:
+            return
+        encoder = Encoder(self, [None] * len(message["n"]))
+        reply = {"r": encoder.encode(MemoryError()), "e": True, "o": "", "s": {}}
+        self.send(reply | {"n": encoder.nodes})
+
+    def carry_out(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Carry out a request and return the answer.
+
+        Raises:
+            PeerDisconnected: the other end does not answer a request of this one.
+            MemoryError: the memory does not suffice.
+        """
         output, failed = io.StringIO(), False
         decoder = Decoder(self, message["n"])
         try:
@@ -105,7 +129,7 @@ class Peer:
         encoder = Encoder(self, decoder.values)
         reply = {"r": encoder.encode(result), "e": failed, "o": output.getvalue()}
         reply["s"] = changed_nodes(encoder, message["n"], decoder.values)
-        self.send(reply | {"n": encoder.nodes})
+        return reply | {"n": encoder.nodes}
 
     def send(self, message: dict[str, Any]) -> None:
         """Write one message.
@@ -223,13 +247,8 @@ class PreambleClasses:
         kind = type(value)
         if kind.__name__ not in self.names or self.namespace.get(kind.__name__) is not kind:
             return None
-        held = dict(getattr(value, "__dict__", ()))
-        for base in kind.__mro__:
-            slots = base.__dict__.get("__slots__", ())
-            for slot in (slots,) if isinstance(slots, str) else slots:
-                if hasattr(value, slot) and slot != "__dict__":
-                    held[slot] = getattr(value, slot)
-        return held
+        slots = {name: getattr(value, name) for name in slot_names(kind) if hasattr(value, name)}
+        return dict(getattr(value, "__dict__", ())) | slots
 
     def instance(self, name: str) -> Any:
         """Return an object of that class without running its constructor.
@@ -243,17 +262,31 @@ class PreambleClasses:
         return object.__new__(kind)
 
     def set_fields(self, value: Any, fields: dict[str, Any]) -> None:
-        """Set these fields of an object, and remove its others except in slots.
+        """Set these fields of an object, and remove its others.
 
         Raises:
             ValueError: a field name is no string, or begins with `__`.
         """
         if hasattr(value, "__dict__"):
             value.__dict__.clear()
+        for name in slot_names(type(value)):
+            if name not in fields and hasattr(value, name):
+                object.__delattr__(value, name)
         for name, held in fields.items():
             if not isinstance(name, str) or name.startswith("__"):
                 raise ValueError("a field name must be a string without a leading `__`")
             object.__setattr__(value, name, held)
+
+
+def slot_names(kind: type) -> list[str]:
+    """Return the names of all slots of a class, private ones with the name of their class."""
+    slotted = (vars(base) for base in kind.__mro__ if "__slots__" in vars(base))
+    return [
+        name
+        for one in slotted
+        for name, held in one.items()
+        if isinstance(held, MemberDescriptorType)
+    ]
 
 
 def defined_classes(namespace: dict[str, Any], module: str) -> set[str]:

@@ -50,7 +50,7 @@ class ProgramPeer(Peer):
         self.send({"end": "ready"})
 
     def serve(self) -> None:
-        """Answer requests; raise `PeerDisconnected` once the tests have ended, or `MemoryError`."""
+        """Answer requests; raise `PeerDisconnected` once the tests have ended."""
         while True:
             self.answer(self.receive())
 
