@@ -415,8 +415,7 @@ class ServerSetting(StrictModel):
     private_pictures: bool = False
     """Whether image URLs may point to private networks; the providers fetch them."""
     cors_origins: tuple[Origin, ...] = ()
-    """Origins of web pages that may use the API: https://app.example.org, or * if keys are
-    required."""
+    """Origins of pages that may use the API: https://app.example.org, or * if keys are required."""
     redis: str = ""
     """The address of the Redis server (redis://host:6379) where replicas and worker processes
     share the rates of keys and the limits of providers."""

@@ -33,7 +33,6 @@ from batuta.language import parse_workflow
 
 METRICS, SAMPLES, SETTINGS = "metrics.jsonl", "samples.jsonl", "settings.json"
 STOP_FILE, STOPPED_FILE = "stop", "stopped"
-"""Files that ask a training to stop, and that say that it has."""
 REPORT, REPORT_PAGE, QUESTION_PAGE = "report.json", "report.html", "questions.html"
 _MAX_DEPTH = 4
 """Number of levels of subfolders that are searched for trainings and reports."""
