@@ -412,7 +412,7 @@ async def test_settings_say_it_from_the_beginning(http):
 async def test_the_settings_and_the_ways_have_one_list_of_names():
     from batuta.clients.adaptations import _APPLIED
 
-    assert {*_APPLIED, "no_effort"} == set(KINDS)
+    assert {*_APPLIED, "no_effort", "no_encrypted_reasoning"} == set(KINDS)
 
 
 async def test_caches_are_asked_for_again_by_a_worker_that_takes_it(http):

@@ -129,6 +129,31 @@ async def test_a_failure_of_the_only_deployment_that_is_not_skipped_is_retried()
         assert answers == ["Two."] * 3
 
 
+async def test_a_deployment_that_limits_the_rate_is_left_alone_while_another_is_free():
+    async with (
+        FakeOpenAI("One.", [Fault.RATE_LIMIT] * 9) as one,
+        FakeOpenAI("Two.") as two,
+        HttpTransport() as http,
+    ):
+        one.retry_after = {"retry-after": "20"}
+        client = opened(one, two, http)
+        for _ in range(3):
+            assert (await client.complete(ask("hi"))).text == "Two."
+        assert (len(one.requests), len(two.requests)) == (1, 3)
+
+
+async def test_a_deployment_that_pauses_is_waited_for_if_the_others_pause_or_fail():
+    for fault in (Fault.RATE_LIMIT, Fault.SERVER_ERROR):
+        async with (
+            FakeOpenAI("One.", [Fault.RATE_LIMIT]) as one,
+            FakeOpenAI("Two.", [None, fault]) as two,
+            HttpTransport() as http,
+        ):
+            client = opened(one, two, http)
+            answers = [(await client.complete(ask("hi"))).text for _ in range(3)]
+        assert answers == ["Two.", "One.", "One."]
+
+
 def test_deployments_of_the_settings_file():
     setting = WorkerSetting.model_validate({
         "id": "ada", "model": "m", "base_url": "http://127.0.0.1:1/v1", "key_env": "A", "weight": 3,

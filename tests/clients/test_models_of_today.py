@@ -33,12 +33,13 @@ from batuta.core import (
     user_message,
 )
 from batuta.core.cost_bound import reasons_unasked
+from batuta.core.message import NativeSearch
 from batuta.errors import UnsupportedFieldError
 from clients.cases import RecordingListener, worker
 from clients.test_pictures import PNG
 from fakes import FakeAnthropic, Said
 from fakes.openai_responses import FakeOpenAIResponses
-from fakes.server import KEY
+from fakes.server import KEY, RuleError
 
 pytestmark = pytest.mark.anyio
 CLAUDES = (
@@ -225,6 +226,31 @@ async def test_commentary_is_no_answer_and_reasoning_goes_back_with_the_result(h
     items = server.requests[1].body["input"]
     assert [item["type"] for item in items] == ["message", "reasoning", "function_call", "function_call_output"]  # fmt: skip
     assert items[1] == {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA:b"}  # fmt: skip
+
+
+NATIVE = Tool(name="web_search", description="", parameters={}, native=NativeSearch(max_uses=3))
+
+
+@pytest.mark.parametrize(("tools", "left"), [((), None), ((NATIVE,), ["web_search_call.action.sources"])])  # fmt: skip
+async def test_a_model_that_does_not_reason_is_asked_without_encrypted_reasoning(http, tools, left):
+    class NotReasoning(FakeOpenAIResponses):
+        def validate(self, received):
+            if "reasoning.encrypted_content" in received.body.get("include", ()):
+                raise RuleError("Encrypted content is not supported with this model.")
+
+    async with NotReasoning("Fine.") as server:
+        spec = WorkerSpec(
+            worker=worker("gpt-4.1-mini"),
+            provider="openai",
+            base_url=server.url,
+            key=Secret(KEY),
+            openai_api="responses",
+        )
+        client = open_provider_client(spec, http)
+        for _ in range(2):
+            reply = await client.complete(Request(messages=(user_message("Hi."),), tools=tools))
+            assert reply.text == "Fine."
+    assert [one.body.get("include") for one in server.requests[1:]] == [left, left]
 
 
 @pytest.mark.parametrize("streaming", [False, True])

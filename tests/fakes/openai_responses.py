@@ -31,6 +31,18 @@ _FIELDS = {
     "parallel_tool_calls",
     "prompt_cache_key",
     "prompt_cache_retention",
+    "include",
+}
+_ENCRYPTED = "reasoning.encrypted_content"
+_INCLUDED = {
+    _ENCRYPTED,
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "message.output_text.logprobs",
+    "web_search_call.action.sources",
+    "web_search_call.results",
 }
 _ITEMS = {
     "message": {"type", "role", "content"},
@@ -72,6 +84,7 @@ class FakeOpenAIResponses(FakeServer):
         need(body.get("store") is False, "it would be stored")
         need(isinstance(body.get("input"), list) and body["input"], "input")
         need(body.get("max_output_tokens", 16) >= 16, "max_output_tokens below its minimum")
+        need(_INCLUDED.issuperset(body.get("include", [])), f"include {body.get('include')}")
         effort = body.get("reasoning", {}).get("effort", "medium")
         need(effort in _EFFORTS, f"effort {effort}")
         if "-astra" in body["model"] or body["model"] == "gpt-6.1-sol":
@@ -102,18 +115,14 @@ class FakeOpenAIResponses(FakeServer):
                     )
         need(not open_calls, f"tool calls without a result: {open_calls}")
 
-    def items(self, said: Said) -> list[dict[str, Any]]:
+    def items(self, said: Said, received: Received) -> list[dict[str, Any]]:
         items: list[dict[str, Any]] = []
         if said.reasoning:
             summary = [{"type": "summary_text", "text": said.reasoning}]
-            items.append(
-                {
-                    "type": "reasoning",
-                    "id": "rs_1",
-                    "summary": summary,
-                    "encrypted_content": "gAAA:b",
-                }
-            )
+            item: dict[str, Any] = {"type": "reasoning", "id": "rs_1", "summary": summary}
+            if _ENCRYPTED in received.body.get("include", []):
+                item["encrypted_content"] = "gAAA:b"
+            items.append(item)
         if self.commentary:
             items.append(_message("msg_0", self.commentary) | {"phase": "commentary"})
         if said.text:
@@ -139,7 +148,7 @@ class FakeOpenAIResponses(FakeServer):
             "status": "incomplete" if cut else "completed",
             "incomplete_details": {"reason": cut} if cut else None,
             "error": None,
-            "output": self.items(said),
+            "output": self.items(said, received),
             "usage": (said.usage or USAGE) if usage else None,
         }
 

@@ -21,7 +21,7 @@ from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.serving.approvals import open_approver
 from batuta.language.approval_rules import ApprovalRule
 from batuta.store import Store
-from batuta.store.approvals import MAX_WAITING, WAITING, ApprovalError, PendingPlan
+from batuta.store.approvals import MAX_LISTED, MAX_WAITING, WAITING, ApprovalError, PendingPlan
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
 from batuta.store.models import APPROVALS
@@ -372,6 +372,39 @@ async def test_the_page_edits_a_plan(store):
         form = {"digest": now["digest"], "decision": "approve", "token": token}
         assert await send(place, plan, form) == 303
     assert place.answers[0][0] == 200 and place.called == 3
+
+
+@pytest.mark.parametrize("more", [0, 2])
+async def test_every_list_says_whether_more_plans_wait(store, tmp_path, command_line, more):
+    clean = {k: v for k, v in os.environ.items() if "BATUTA" not in k and "API_KEY" not in k}
+    env = {**clean, "BATUTA_HOME": str(tmp_path)}
+    plans = [plan_of(number, f"t{number // MAX_WAITING}") for number in range(MAX_LISTED + more)]
+    for plan in plans:
+        whole = '{"question": "Which?", "steps": [], "tools": []}'
+        await store.approvals.ask(replace(plan, plan=whole))
+    async with Place(store) as place:
+        _, first = await place.plans()
+        found = first["data"]
+        assert (len(found), first["has_more"]) == (MAX_LISTED, more > 0)
+        if more:
+            query = {"after": first["next_cursor"], "limit": "1"}
+            async with place.serving.http.get(PLANS, params=query, headers=BOSS) as response:
+                second = await response.json()
+            query["after"] = second["next_cursor"]
+            async with place.serving.http.get(PLANS, params=query, headers=BOSS) as response:
+                third = await response.json()
+            assert (second["has_more"], third["has_more"]) == (True, False)
+            found += second["data"] + third["data"]
+        assert {each["id"] for each in found} == {plan.id for plan in plans}
+        assert len(found) == len(plans)
+        async with place.serving.http.get(f"{PLANS}?after=x", headers=BOSS) as response:
+            assert response.status == 400
+        status, page = await show(place, BOSS)
+        assert status == 200 and ("more are waiting" in page) == (more > 0)
+    run = partial(command_line.run, "runs", "waiting", stdin=None, cwd=tmp_path, env=env)
+    done = await anyio.to_thread.run_sync(run)
+    assert done.returncode == 0 and done.stdout.count("until") == MAX_LISTED
+    assert ("more are waiting" in done.stderr) == (more > 0)
 
 
 async def test_the_command_edits_and_approves_at_once(store, tmp_path, command_line):

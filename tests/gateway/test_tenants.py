@@ -282,6 +282,22 @@ async def test_a_request_may_cost_no_more_than_the_key_says(keyed):
     assert headers["x-should-retry"] == "false"
 
 
+async def test_changes_of_one_key_at_once_all_stand(keyed):
+    _, _, made = await keyed.ask(ADMIN, "/v1/admin/keys", json={"name": "ci"})
+    path = f"/v1/admin/keys/{made['id']}"
+    limits = {"rpm": 7, "tpm": 9000, "concurrency": 3, "per_day": "2.50", "session_max_turns": 8}
+
+    async def change(name):
+        body = {"limits": {name: limits[name]}}
+        assert (await keyed.ask(ADMIN, path, "PATCH", json=body))[0] == 200
+
+    async with anyio.create_task_group() as tasks:
+        for name in limits:
+            tasks.start_soon(change, name)
+    _, _, said = await keyed.ask(ADMIN, path, "GET")
+    assert {name: said["limits"][name] for name in limits} == limits
+
+
 async def test_the_admin_makes_limits_and_reads_spending(keyed):
     body = {"name": "ci", "tenant": "acme", "limits": {"rpm": 5, "per_day": "2.50"}}
     status, _, made = await keyed.ask(ADMIN, "/v1/admin/keys", json=body)

@@ -1,6 +1,8 @@
 """Keys and tenants a page at a time, and spending added up, in both databases."""
 
+from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 
 import anyio
 import pytest
@@ -168,3 +170,27 @@ async def test_a_name_of_a_key_is_one_line_of_a_bounded_length(target):
                 await store.keys.create(hasher, "t", name)
             with pytest.raises(ValueError, match="a key needs a name"):
                 await store.keys.change(key.id, name=name)
+
+
+async def test_replicas_that_change_one_key_at_once_lose_no_change(target):
+    hasher = KeyHasher(b"x" * 32)
+    async with Store(target) as one, Store(target) as other:
+        key, issued = await one.keys.create(hasher, "t", "k")
+        texts = [issued.text]
+
+        async def change(store, **limit):
+            await store.keys.change(key.id, lambda before: replace(before, **limit))
+
+        async def rotate(store):
+            texts.append((await store.keys.rotate(hasher, key.id, 60.0))[1].text)
+
+        for number in range(1, 6):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(partial(change, one, rpm=number))
+                tasks.start_soon(partial(change, other, tpm=number))
+                tasks.start_soon(rotate, one)
+                tasks.start_soon(rotate, other)
+            found = await one.keys.find(key.id)
+            assert (found.permissions.rpm, found.permissions.tpm) == (number, number)
+            last = {hasher.digest(text) for text in texts[-2:]}
+            assert {found.digest, found.old_digest} == last

@@ -247,11 +247,12 @@ def change_limits(
     check_served_names(_read_permissions(limits.given()), pool, known.permissions)
 
     async def work(store: Store) -> ApiKey:
-        key = _require_key(await store.keys.find(key_id), key_id)
-        permissions = _read_permissions(permissions_json(key.permissions) | limits.given())
         return _require_key(
             await store.keys.change(
-                key_id, permissions, expires=_expiry_time(expires), by=command_actor()
+                key_id,
+                lambda before: _read_permissions(permissions_json(before) | limits.given()),
+                expires=_expiry_time(expires),
+                by=command_actor(),
             ),
             key_id,
         )

@@ -17,9 +17,9 @@ from batuta.core.formatting import format_time
 from batuta.engine.approval_request import read_steps
 from batuta.errors import ConfigError
 from batuta.rendering.console import open_console
-from batuta.rendering.terminal import write_output
+from batuta.rendering.terminal import write_error, write_output
 from batuta.store import Store
-from batuta.store.approvals import MAX_REASON, WAITING, ApprovalError, PendingPlan
+from batuta.store.approvals import MAX_LISTED, MAX_REASON, WAITING, ApprovalError, PendingPlan
 
 PlanArgument = Annotated[
     str, typer.Argument(metavar="ID", help="The plan's id, from `batuta runs waiting`.")
@@ -57,7 +57,10 @@ def add_approval_commands(app: typer.Typer) -> None:
 
 def list_waiting(as_json: Json = False) -> None:
     """List plans that wait for approval, oldest first, at most 100."""
-    plans = anyio.run(_list_plans)
+    found = anyio.run(_list_plans)
+    plans = found[:MAX_LISTED]
+    if len(found) > MAX_LISTED:
+        write_error(f"these are the {MAX_LISTED} oldest plans; more are waiting\n")
     if as_json:
         print_json([plan_json(plan) for plan in plans])
         return
@@ -168,7 +171,7 @@ async def _store_edit(plan: str, digest: str, steps: str) -> PendingPlan:
 
 async def _list_plans() -> list[PendingPlan]:
     async with Store.open(store_target()) as store:
-        return await store.approvals.list()
+        return await store.approvals.list(limit=MAX_LISTED + 1)
 
 
 async def _store_verdict(plan: str, digest: str, reason: str, approved: bool) -> PendingPlan:

@@ -53,8 +53,10 @@ class RunDisplay:
         """Update the view from an event."""
         self.recorder.add(event)
         match event:
-            case StepStarted():
+            case StepStarted() | StepRetried():
                 self.received[event.round, event.index] = 0
+                if self._is_last_step(event.round, event.index):
+                    self.draft = ""
             case StepDelta():
                 received = self.received.get((event.round, event.index), 0)
                 self.received[event.round, event.index] = received + len(event.delta.text)
@@ -62,7 +64,7 @@ class RunDisplay:
                     self.draft += event.delta.text
             case StepFinished():
                 self.received.pop((event.round, event.step.index), None)
-            case RoundPlanned() | StepRetried():
+            case RoundPlanned():
                 self.draft = ""
             case RunFinished():
                 self.draft, self.is_running = "", False

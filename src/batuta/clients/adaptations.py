@@ -238,6 +238,7 @@ Kind = Literal[
     "end_with_user",
     "assistant_after_results",
     "no_reasoning",
+    "no_encrypted_reasoning",
     "no_effort",
     "no_forced_calls",
     "say_json",
@@ -249,6 +250,9 @@ Kind = Literal[
 ]
 """The kinds of adaptation; these names are used in the settings."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
+"""The `include` value of the Responses API without which reasoning cannot be sent back; models that
+do not reason refuse it."""
 MAX_ADAPTATIONS = 8
 """Maximum number of times that one call is sent again in another form."""
 
@@ -318,6 +322,7 @@ _REMEDIES = (
         needs_refusal=False,
     ),
     _Remedy("no_developer_role", re.compile(r"developer|message role|invalid role")),
+    _Remedy("no_encrypted_reasoning", re.compile(r"encrypted[_ ]content|['\"`]include\b")),
     _Remedy("no_reasoning", re.compile(r"reasoning_content|reasoning_details|[.'\"`]reasoning\b")),
     _Remedy("no_forced_calls", re.compile(r"tool[_ ]choice|toolchoice|tool_config|forced tool")),
     _Remedy("no_effort", re.compile(r"reasoning|thinking|\bthink\b|effort")),
@@ -425,6 +430,10 @@ class Adaptations:
 
     def adapt_body(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return the body with the fields and names that the server accepts."""
+        if "no_encrypted_reasoning" in self.kinds and ENCRYPTED_REASONING in body.get(
+            "include", ()
+        ):
+            body = _without_encrypted_reasoning(body)
         if not any(name in body for name in self.fields):
             return body
         named = ((self.fields.get(name, name), value) for name, value in body.items())
@@ -476,6 +485,13 @@ class Adaptations:
                 yield replace(self, schemas=(*self.schemas, schema))
             return
         yield replace(self, kinds=self.kinds | {kind})
+
+
+def _without_encrypted_reasoning(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body that asks for everything that it included, except encrypted reasoning."""
+    values = [value for value in body["include"] if value != ENCRYPTED_REASONING]
+    others = {name: value for name, value in body.items() if name != "include"}
+    return {**others, "include": values} if values else others
 
 
 NO_ADAPTATIONS = Adaptations()

@@ -7,6 +7,7 @@ tools store them. The libraries are extras: `bedrock` (botocore), `azure` (azure
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC
@@ -125,16 +126,15 @@ def open_signer(cloud: Cloud, base_url: str) -> RequestSigner:
     """Return the signer for a cloud, with the credentials found on this machine.
 
     Raises:
-        ConfigError: the cloud's library is not installed, or there are no Google credentials; the
-            message continues a sentence about the key that is missing. AWS and Azure look up
-            credentials at the first request.
+        ConfigError: the cloud's library is not installed, AWS's region is not known, or there are
+            no Google credentials; the message continues a sentence about the key that is missing.
+            AWS and Azure look up credentials at the first request.
     """
     try:
         match cloud:
             case "aws":
-                session = import_module("botocore.session").Session()
-                region = _region_of(base_url) or session.get_config_variable("region")
-                return AwsSigner(session, region)
+                session = import_module("botocore.session").Session(_REGION_VARIABLE)
+                return AwsSigner(session, _region_of(base_url) or _own_region(session))
             case "azure":
                 return TokenSigner(_azure_tokens())
             case "google":
@@ -146,11 +146,31 @@ def open_signer(cloud: Cloud, base_url: str) -> RequestSigner:
         ) from None
 
 
+_BEDROCK_REGION = re.compile(r"\bbedrock[\w-]*\.([a-z]{2,4}(?:-[a-z]+)+-\d+)\.")
+_REGION_VARIABLE = {"region": ("region", ["AWS_REGION", "AWS_DEFAULT_REGION"], None, None)}
+"""Where botocore looks for the region; by itself it does not read `AWS_REGION`."""
+
+
 def _region_of(base_url: str) -> str:
-    """Return the region in a Bedrock URL; "" for another URL."""
+    """Return the region in a Bedrock URL, also a VPC endpoint's; "" for another URL."""
     host = base_url.partition("://")[2].partition("/")[0]
-    parts = host.split(".")
-    return parts[1] if parts[0].startswith("bedrock") and len(parts) > 2 else ""  # noqa: PLR2004
+    found = _BEDROCK_REGION.search(host)
+    return found[1] if found else ""
+
+
+def _own_region(session: Any) -> str:
+    """Return the region in the environment or AWS's configuration file.
+
+    Raises:
+        ConfigError: neither names a region, or the configuration cannot be read.
+    """
+    try:
+        region = session.get_config_variable("region")
+    except import_module("botocore.exceptions").BotoCoreError as error:
+        raise ConfigError(f"or correct AWS's configuration: {error}") from None
+    if not region:
+        raise ConfigError("or name AWS's region in AWS_REGION, as the base_url names none")
+    return region
 
 
 def _azure_tokens() -> FetchToken:

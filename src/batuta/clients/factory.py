@@ -15,7 +15,7 @@ from batuta.clients.anthropic.client import AnthropicClient
 from batuta.clients.cloud_credentials import open_signer
 from batuta.clients.gemini.client import GeminiClient
 from batuta.clients.http_target import url_host
-from batuta.clients.limits import CallLimiter, RateLimitedClient
+from batuta.clients.limits import CallLimiter, RateLimitedClient, Throttle
 from batuta.clients.openai.client import OpenAIChatClient, TextCallClient
 from batuta.clients.openai.embeddings import EmbeddingClient
 from batuta.clients.openai.images import ImageClient
@@ -79,10 +79,17 @@ class Deployment:
     weight: float = 1.0
     """Share of the calls, relative to the other weights; 0: called only if the others fail or are
     skipped."""
+    throttle: Throttle | None = None
+    """The pause of `client` after rate limits; None: it never pauses."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight < math.inf:
             raise ValueError("a weight must be a finite number that is not negative")
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether a call would have to wait now, as the server asked to slow down."""
+        return self.throttle is not None and self.throttle.remaining_wait() > 0
 
 
 COOLDOWN = BreakerPolicy(failures=1, pause=15.0)
@@ -95,14 +102,15 @@ class Deployments:
     """Calls one of the deployments, and the others in turn as long as the call fails.
 
     A conversation stays at its deployment, where its prompt is cached. A deployment that has failed
-    is skipped for a while (see `COOLDOWN`), unless all have: then all are called nevertheless.
+    is skipped for a while (see `COOLDOWN`), unless all have: then all are called nevertheless. A
+    deployment that pauses after a rate limit is called only if the others fail or pause too.
     """
 
     def __init__(self, members: Sequence[Deployment]) -> None:
         if not members:
             raise ValueError("a model needs at least one deployment")
         self._members = tuple(
-            (CircuitBreakerClient(each.client, WorkerHealth(COOLDOWN), "a deployment"), each.weight)
+            (CircuitBreakerClient(each.client, WorkerHealth(COOLDOWN), "a deployment"), each)
             for each in members
         )
 
@@ -136,13 +144,16 @@ class Deployments:
         return await last.inner.complete(request, listener)
 
     def _in_order(self, request: Request) -> list[CircuitBreakerClient]:
-        """Return all deployments in a weighted random order, the same for one conversation."""
+        """Return all deployments in a weighted random order, those that pause last.
+
+        The order is the same for one conversation while none pauses.
+        """
         rng = Random(_conversation_beginning(request))
         drawn = [
-            (rng.expovariate(weight) if weight else math.inf, number)
-            for number, (_, weight) in enumerate(self._members)
+            (each.is_paused, rng.expovariate(each.weight) if each.weight else math.inf, number)
+            for number, (_, each) in enumerate(self._members)
         ]
-        return [self._members[number][0] for _, number in sorted(drawn)]
+        return [self._members[number][0] for *_, number in sorted(drawn)]
 
 
 def _conversation_beginning(request: Request) -> str:
@@ -201,7 +212,7 @@ def _create_limited_client(
     http: HttpTransport,
     limiter: CallLimiter | None = None,
     shared: RedisConnections | None = None,
-) -> Client:
+) -> RateLimitedClient:
     """Return the client of one address, with its limits."""
     if limiter is None:
         slots = None if shared is None else _shared_slots(spec, shared)
@@ -210,14 +221,14 @@ def _create_limited_client(
 
 
 def _create_deployments_client(
-    spec: WorkerSpec, first: Client, http: HttpTransport, shared: RedisConnections | None
+    spec: WorkerSpec, first: RateLimitedClient, http: HttpTransport, shared: RedisConnections | None
 ) -> Client:
     members = [(first, spec.weight)]
     members += [
         (_create_limited_client(each.spec, http, shared=shared), each.weight)
         for each in spec.deployments
     ]
-    return Deployments([Deployment(client, weight) for client, weight in members])
+    return Deployments([Deployment(each, share, each.limiter.throttle) for each, share in members])
 
 
 def _shared_slots(spec: WorkerSpec, shared: RedisConnections) -> RedisSlots:

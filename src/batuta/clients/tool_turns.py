@@ -310,7 +310,7 @@ class RoundTripFields:
         self._ended = 0
         """The number of `thinking_blocks` that have ended."""
         self._opaque: list[str] = []
-        self._extras: dict[str, dict[str, Any]] = {}
+        self._extras: dict[str, dict[int, Any]] = {}
 
     def add_fields(self, message: dict[str, Any]) -> None:
         """Add the fields of a message or fragment that must be sent back."""
@@ -335,16 +335,20 @@ class RoundTripFields:
             elif value is not None or name not in known:
                 known[name] = value
 
-    def add_extra(self, call: dict[str, Any], number: int) -> None:
-        """Add the extra fields of the call with that index."""
+    def add_extra(self, call: dict[str, Any], position: int) -> None:
+        """Add the extra fields of the call at that position of the reply's fragments."""
         for kept, name in _EXTRAS.items():
             if extra := call.get(name):
-                self._extras.setdefault(kept, {})[str(number)] = extra
+                self._extras.setdefault(kept, {})[position] = extra
 
-    def thought(self, model: str) -> Thought | None:
+    def thought(self, model: str, numbers: Mapping[int, int] | None = None) -> Thought | None:
         """Return the collected fields as a thought of that model.
 
         Returns None if there are none, or if they cannot be written as JSON.
+
+        Args:
+            model: the called model.
+            numbers: the indexes of the calls in the reply, by position; None: the same.
         """
         kept: dict[str, Any] = {}
         for key, row in self._rows.items():
@@ -353,7 +357,10 @@ class RoundTripFields:
             kept.setdefault(key[0], []).append(whole)
         if self._opaque:
             kept["opaque"] = "".join(self._opaque)
-        kept |= self._extras
+        for name, extras in self._extras.items():
+            places = {at: at for at in extras} if numbers is None else numbers
+            if placed := {str(places[at]): extra for at, extra in extras.items() if at in places}:
+                kept[name] = placed
         if not kept:
             return None
         try:

@@ -11,16 +11,18 @@ from dataclasses import asdict, dataclass
 from time import time
 from typing import Any, final
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, tuple_, update
 
 from batuta.store.audit import AuditEntry, append_entry
-from batuta.store.codec import sql_text, sql_values
+from batuta.store.codec import format_cursor, parse_cursor, sql_text, sql_values
 from batuta.store.database import Database
 from batuta.store.models import APPROVALS
 
 WAITING = "waiting"
 MAX_WAITING = 20
 """Maximum plans of one tenant that wait; in PostgreSQL more if several are stored at once."""
+MAX_LISTED = 100
+"""Maximum plans that the page and the command list."""
 MAX_REASON = 500
 """Maximum characters of a reason, which the callers check."""
 _KEPT_SECONDS = 30 * 86_400.0
@@ -63,6 +65,11 @@ class PendingPlan:
     ended; otherwise empty."""
     edited_by: str = ""
     """The author of `steps`; empty if the plan was not edited."""
+
+    @property
+    def cursor(self) -> str:
+        """The position after this plan in a list: `ApprovalTable.list(after=...)`."""
+        return format_cursor(self.created, self.id)
 
 
 class ApprovalError(Exception):
@@ -115,11 +122,25 @@ class ApprovalTable:
         """Return the plan of that id; None: there is none."""
         return await self._database.run_read(lambda connection: _find_plan(connection, plan_id))
 
-    async def list(self, *, waiting: bool = True, limit: int = 100) -> list[PendingPlan]:
-        """Return at most `limit` plans, oldest first; `waiting`: only plans that still wait."""
-        query = select(APPROVALS).order_by(APPROVALS.c.created).limit(limit)
+    async def list(
+        self, *, waiting: bool = True, limit: int = MAX_LISTED, after: str | None = None
+    ) -> list[PendingPlan]:
+        """Return plans, oldest first.
+
+        Args:
+            waiting: only plans that still wait.
+            limit: maximum number.
+            after: the `cursor` of the last plan of the previous page; None: the first page.
+
+        Raises:
+            ValueError: `after` is not a cursor.
+        """
+        query = select(APPROVALS).order_by(APPROVALS.c.created, APPROVALS.c.id).limit(limit)
         if waiting:
             query = query.where(APPROVALS.c.state == WAITING, APPROVALS.c.expires > time())
+        if after is not None:
+            place = tuple_(APPROVALS.c.created, APPROVALS.c.id)
+            query = query.where(place > parse_cursor(after))
         return [_plan_of(row) for row in await self._database.fetch_rows(query)]
 
     async def decide(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from time import time
@@ -122,6 +122,20 @@ class ApiKey:
         if self.user is not None and (self.owner is None or self.owner.state(now) != "active"):
             return "revoked"
         return "expired" if self.expires is not None and self.expires <= now else "active"
+
+
+ChangePermissions = Callable[[KeyPermissions], KeyPermissions | None]
+"""Returns a key's new permissions for the stored ones; None: they stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyChange:
+    """A change of a key, with its entry in the audit trail."""
+
+    action: str
+    values: dict[str, Any]
+    """The new values by column."""
+    details: dict[str, Any]
 
 
 @final
@@ -324,7 +338,7 @@ class ApiKeyStore:
     async def change(
         self,
         key_id: str,
-        permissions: KeyPermissions | None = None,
+        permissions: KeyPermissions | ChangePermissions | None = None,
         *,
         name: str | None = None,
         expires: float | None = None,
@@ -335,7 +349,8 @@ class ApiKeyStore:
 
         Args:
             key_id: the key.
-            permissions: the new permissions; None: unchanged.
+            permissions: the new permissions, or a function of the stored ones, which nobody else
+                can change meanwhile; None: unchanged.
             name: the new name; None: unchanged.
             expires: when the key expires, in seconds since the epoch; None: unchanged.
             never_expires: whether to remove the expiry, unless `expires` is given.
@@ -345,26 +360,29 @@ class ApiKeyStore:
             ValueError: the name is invalid.
         """
         values: dict[str, Any] = {}
-        if permissions is not None:
-            values["policy"] = orjson.dumps(permissions_json(permissions)).decode()
         if name is not None:
             values["name"] = _key_name(name)
         if expires is not None or never_expires:
             values["expires"] = expires
-        details = {"changed": sorted(values), **_limits_for_audit(permissions)}
-        return await self._change(
-            key_id,
-            values,
-            AuditEntry(actor=by, action="key.changed", subject=key_id, details=details),
-        )
+
+        def decide(key: ApiKey) -> _KeyChange | None:
+            new = permissions(key.permissions) if callable(permissions) else permissions
+            if new is not None:
+                values["policy"] = orjson.dumps(permissions_json(new)).decode()
+            details = {"changed": sorted(values), **_limits_for_audit(new)}
+            return _KeyChange("key.changed", values, details) if values else None
+
+        return await self._change(key_id, decide, by)
 
     async def revoke(self, key_id: str, *, by: str = SYSTEM) -> ApiKey | None:
         """Revoke the key, unless it is revoked, and return it; None if it does not exist."""
-        key = await self.find(key_id)
-        if key is None or key.revoked is not None:
-            return key
-        entry = AuditEntry(actor=by, action="key.revoked", subject=key_id)
-        return await self._change(key_id, {"revoked": time(), "old_digest": None}, entry)
+
+        def decide(key: ApiKey) -> _KeyChange | None:
+            if key.revoked is not None:
+                return None
+            return _KeyChange("key.revoked", {"revoked": time(), "old_digest": None}, {})
+
+        return await self._change(key_id, decide, by)
 
     async def rotate(
         self, hasher: KeyHasher, key_id: str, grace: float, *, by: str = SYSTEM
@@ -380,21 +398,19 @@ class ApiKeyStore:
         Raises:
             ValueError: the key was revoked.
         """
-        key = await self.find(key_id)
-        if key is None:
-            return None
-        if key.revoked is not None:
-            raise ValueError(f"the key {key_id} was revoked: create a new key")
         issued = hasher.issue(key_id)
-        values = {
-            "digest": issued.digest,
-            "old_digest": key.digest if grace > 0 else None,
-            "old_until": time() + grace if grace > 0 else None,
-        }
-        entry = AuditEntry(
-            actor=by, action="key.rotated", subject=key_id, details={"grace_s": grace}
-        )
-        changed = await self._change(key_id, values, entry)
+
+        def decide(key: ApiKey) -> _KeyChange:
+            if key.revoked is not None:
+                raise ValueError(f"the key {key_id} was revoked: create a new key")
+            values = {
+                "digest": issued.digest,
+                "old_digest": key.digest if grace > 0 else None,
+                "old_until": time() + grace if grace > 0 else None,
+            }
+            return _KeyChange("key.rotated", values, {"grace_s": grace})
+
+        changed = await self._change(key_id, decide, by)
         return None if changed is None else (changed, issued)
 
     async def tenants(
@@ -457,18 +473,33 @@ class ApiKeyStore:
         return await self._database.run_write(set_budget)
 
     async def _change(
-        self, key_id: str, values: dict[str, Any], entry: AuditEntry
+        self, key_id: str, decide: Callable[[ApiKey], _KeyChange | None], by: str
     ) -> ApiKey | None:
-        """Change the key and record that in one transaction; return None if it does not exist."""
+        """Change the key and record that in one transaction; return None if it does not exist.
+
+        `decide` gets the stored key without its owner, and returns None to change nothing.
+        """
         named = KEYS.c.id == sql_text(key_id)
 
         def change(connection: Connection) -> None:
-            if connection.execute(update(KEYS).where(named).values(values)).rowcount:
-                tenant = connection.execute(select(KEYS.c.tenant).where(named)).scalar_one()
-                append_entry(connection, replace(entry, tenant=tenant))
+            # A write first: it locks the row, or the SQLite file, so that no other change of the
+            # key comes between reading and writing.
+            connection.execute(update(KEYS).where(named).values(created=KEYS.c.created))
+            row = connection.execute(_SELECT_KEYS.where(named)).mappings().first()
+            key = None if row is None else _key_from_row(dict(row))
+            if key is None or (decided := decide(key)) is None:
+                return
+            connection.execute(update(KEYS).where(named).values(decided.values))
+            entry = AuditEntry(
+                actor=by,
+                action=decided.action,
+                subject=key_id,
+                tenant=key.tenant.name,
+                details=decided.details,
+            )
+            append_entry(connection, entry)
 
-        if values:
-            await self._database.run_write(change)
+        await self._database.run_write(change)
         return await self.find(key_id)
 
     async def _get(self, key_id: str) -> ApiKey:

@@ -11,11 +11,11 @@ import pytest
 from aiohttp import web
 
 from batuta.clients import HttpTransport
-from batuta.clients.cloud_credentials import TokenSigner
+from batuta.clients.cloud_credentials import TokenSigner, _region_of
 from batuta.config.load import load_config
 from batuta.core import Outcome, Question
 from batuta.engine import conduct
-from batuta.errors import ProviderAuthError
+from batuta.errors import ConfigError, ProviderAuthError
 
 pytestmark = pytest.mark.anyio
 KEY_ID, SECRET_KEY = "AKIAEXAMPLEEXAMPLE", "a-secret-that-signs"
@@ -114,13 +114,14 @@ def aws_signature(method, path, headers, body, region):
     return fields["Signature"], hmac.new(key, text.encode(), hashlib.sha256).hexdigest(), signed
 
 
-async def test_bedrock_is_signed_to_the_byte(tmp_path, monkeypatch):
+@pytest.mark.parametrize("variable", ["AWS_REGION", "AWS_DEFAULT_REGION"])
+async def test_bedrock_is_signed_to_the_byte(tmp_path, monkeypatch, variable):
     pytest.importorskip("botocore")
     for name, value in (
         ("AWS_ACCESS_KEY_ID", KEY_ID),
         ("AWS_SECRET_ACCESS_KEY", SECRET_KEY),
         ("AWS_SESSION_TOKEN", "a-session"),
-        ("AWS_DEFAULT_REGION", "eu-west-1"),
+        (variable, "eu-west-1"),
         ("AWS_EC2_METADATA_DISABLED", "true"),
     ):
         monkeypatch.setenv(name, value)
@@ -141,6 +142,7 @@ async def test_without_credentials_a_call_says_what_to_set(tmp_path, monkeypatch
     pytest.importorskip("botocore")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
     async with Cloud() as cloud:
         (run,) = await run_question(tmp_path, "bedrock", f"{cloud.origin}/openai/v1")
     assert run.outcome is Outcome.FAILED
@@ -164,6 +166,34 @@ async def test_credentials_that_aws_refuses_are_one_sentence(tmp_path, monkeypat
     assert run.outcome is Outcome.FAILED
     assert f"AWS gave no credentials: {kind}" in run.error
     assert cloud.calls == []
+
+
+@pytest.mark.parametrize(
+    ("profile", "said"),
+    [("", "region in AWS_REGION"), ("absent", "AWS's configuration: .*absent")],
+)
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/openai/v1", "https://bedrock.corp.example/v1"])
+async def test_a_region_that_nothing_names_is_asked_for(tmp_path, monkeypatch, profile, said, url):
+    pytest.importorskip("botocore")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    if profile:
+        monkeypatch.setenv("AWS_PROFILE", profile)
+    with pytest.raises(ConfigError, match=f"set AWS_BEARER_TOKEN_BEDROCK, or .*{said}"):
+        await run_question(tmp_path, "bedrock", url)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "bedrock-runtime.eu-west-1.amazonaws.com",
+        "bedrock-runtime-fips.eu-west-1.amazonaws.com",
+        "bedrock-mantle.eu-west-1.api.aws",
+        "vpce-0a1-2b.bedrock-runtime.eu-west-1.vpce.amazonaws.com",
+    ],
+)
+def test_the_region_is_read_from_the_address(host):
+    assert _region_of(f"https://{host}/openai/v1") == "eu-west-1"
 
 
 async def test_azure_asks_entra_for_a_token_once(tmp_path, monkeypatch):

@@ -190,6 +190,13 @@ class CallFragments:
                 self._emit(call)
         return self._emitted.tool_calls()
 
+    def emitted_numbers(self) -> dict[int, int]:
+        """Return the index in the reply of each emitted call, by the call's position.
+
+        A held call is emitted after the calls that follow it.
+        """
+        return {call.position: call.number for call in self._calls if call.number is not None}
+
     def _find_call(self, index: Any, call_id: str, name: str, arguments: str) -> _Call | None:
         """Return the call that the fragment continues; None if it begins a new one."""
         known = self._by_index.get(index) if isinstance(index, int) else None

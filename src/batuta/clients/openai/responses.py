@@ -1,7 +1,8 @@
 """OpenAI's Responses API, for models that support tools only there.
 
 Deviations a caller should know:
-- Nothing is stored at OpenAI (`store` is false), so reasoning is sent back as encrypted items.
+- Nothing is stored at OpenAI (`store` is false), so reasoning is sent back as encrypted items; the
+  API returns them only if `include` names them.
 - A seed and prefill are not sent, as the API has neither.
 - Stop sequences, penalties, `top_k`, `n` and log probabilities are refused.
 - Temperature and top_p are sent only at the effort `none`; other efforts do not accept them.
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, final
 
+from batuta.clients.adaptations import ENCRYPTED_REASONING
 from batuta.clients.call import ProviderClient, min_cap
 from batuta.clients.decoding import ProviderReply
 from batuta.clients.error_mapping import CHOICES, PENALTIES, refuse_fields
@@ -99,6 +101,7 @@ class OpenAIResponsesAdapter:
             "model": self._model,
             "input": _input_items(fit_tool_turns(request.messages, OPENAI_IDS), self._model),
             "store": False,
+            "include": [ENCRYPTED_REASONING],
             **self._extra,
         }
         if stream:
@@ -196,7 +199,7 @@ def _add_tools(body: dict[str, Any], request: Request) -> None:
     body["tools"] = [_tool_json(tool) for tool in request.tools]
     native = find_native(request.tools)
     if native is not None:
-        body["include"] = [_SOURCES]
+        body["include"] = [_SOURCES, *body["include"]]
         body["max_tool_calls"] = native.max_uses
     choice = request.tool_choice
     if choice in {"auto", "none", "required"}:

@@ -69,7 +69,8 @@ class _ChoiceAccumulator:
     def reply(self, model: str) -> Reply:
         """Return what has been received of the reply so far."""
         calls = self._calls.tool_calls() if self._calls is not None else ()
-        thought = self._round_trip and self._round_trip.thought(self._called_model)
+        numbers = self._calls.emitted_numbers() if self._calls is not None else {}
+        thought = self._round_trip and self._round_trip.thought(self._called_model, numbers)
         return Reply(
             text="".join(self._text),
             reasoning="".join(self._reasoning),

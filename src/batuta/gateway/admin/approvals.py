@@ -16,8 +16,8 @@ from batuta.clients.webhook import ForgedMessageError
 from batuta.core.workflow import MAX_STEPS
 from batuta.engine.approval_request import read_steps
 from batuta.gateway.access.caller import actor_of
-from batuta.gateway.admin.paging import check_query
-from batuta.gateway.errors import APIError, require_part
+from batuta.gateway.admin.paging import MAX_PAGE, check_query, list_page, parse_limit
+from batuta.gateway.errors import APIError, invalid_value, require_part
 from batuta.gateway.http.body import (
     Fields,
     decode_object,
@@ -59,10 +59,15 @@ class ApprovalRoutes:
         ]
 
     async def list(self, request: Request) -> Response:
-        """Return the waiting plans, oldest first; at most 100."""
-        check_query(request.query_params)
-        found = await self._store.approvals.list()
-        return json_response({"object": "list", "data": [plan_entry(plan) for plan in found]})
+        """Return a page of the waiting plans, oldest first."""
+        query = request.query_params
+        check_query(query, "limit", "after")
+        limit = parse_limit(query, MAX_PAGE)
+        try:
+            found = await self._store.approvals.list(limit=limit + 1, after=query.get("after"))
+        except ValueError:
+            raise invalid_value("after", "it is not a cursor of this list.") from None
+        return json_response(list_page(found, limit, plan_entry, lambda plan: plan.cursor))
 
     async def decide(self, request: Request) -> Response:
         """Decide about a plan: the body's `decision` is `approve`, `refuse` or `edit`.

@@ -118,12 +118,11 @@ class AdminRoutes:
         If `expires_in` is null, the key never expires.
         """
         body, key = await _read_body(request, _CHANGE_FIELDS), await self._find_key(request)
-        policy = self._parse_permissions(body, key.permissions)
         lasting = "expires_in" in body.names and body.get("expires_in") is None
         with _refuse_values("name"):
             changed = await self._store.keys.change(
                 key.id,
-                policy,
+                lambda before: self._parse_permissions(body, before),
                 name=body.text("name"),
                 expires=_parse_expiry(body),
                 never_expires=lasting,

@@ -132,7 +132,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/v1/admin/spend"): Operation("The spending"),
     ("GET", "/v1/admin/activity"): Operation("Counts, durations and failures of runs"),
     ("GET", "/v1/admin/refusals"): Operation("Numbers of requests refused with status 429"),
-    ("GET", "/v1/admin/approvals"): Operation("Plans that wait for approval", answer="List"),
+    ("GET", "/v1/admin/approvals"): Operation(
+        "Plans that wait for approval", answer="List", query={"limit": _COUNT, "after": _TEXT}
+    ),
     ("POST", "/v1/admin/approvals/{id}"): Operation(
         "Approves, refuses or edits a plan", body="Object"
     ),

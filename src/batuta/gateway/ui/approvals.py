@@ -13,6 +13,7 @@ from batuta.gateway.serving.approvals import plan_entry
 from batuta.gateway.ui.rendering import redirect_to, render_page
 from batuta.gateway.ui.session import APPROVALS_SCREEN, WebSession, read_form
 from batuta.store import Store
+from batuta.store.approvals import MAX_LISTED
 
 
 @final
@@ -23,14 +24,16 @@ class ApprovalPage:
         self._store = store
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Show at most 100 waiting plans, the oldest first.
+        """Show the oldest `MAX_LISTED` waiting plans, and whether there are more.
 
         Raises:
             APIError: the visitor is not an administrator, or the server has no store.
         """
         store = self._require_store(session)
-        plans = [plan_entry(plan) for plan in await store.approvals.list()]
-        return render_page(request, "approvals.html.jinja", session=session, plans=plans)
+        found = await store.approvals.list(limit=MAX_LISTED + 1)
+        plans = [plan_entry(plan) for plan in found[:MAX_LISTED]]
+        more = len(found) > MAX_LISTED
+        return render_page(request, "approvals.html.jinja", session=session, plans=plans, more=more)
 
     async def decide(self, request: Request, session: WebSession) -> Response:
         """Approve, refuse or edit the plan that was shown.

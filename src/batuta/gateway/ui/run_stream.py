@@ -163,7 +163,7 @@ class PageStreamRenderer:
         if delta.text and self._is_last_step(event):
             await self._send_answer_so_far(delta.text)
 
-    def _is_last_step(self, event: StepDelta) -> bool:
+    def _is_last_step(self, event: StepDelta | StepRetried) -> bool:
         """Return True if the step is the last of its workflow, whose reply is the answer."""
         workflow = self._recorder.rounds[event.round].workflow
         return workflow is not None and event.index == len(workflow.steps) - 1
@@ -184,7 +184,8 @@ class PageStreamRenderer:
     async def _send_retry(self, event: StepRetried) -> None:
         failure = event.attempt.failure
         why = f"{event.attempt.worker}: {failure.code}"
-        self._answer = []
+        if self._is_last_step(event):
+            self._answer = []
         await self._send_event("retried", at=[event.round, event.index], why=why)
 
     async def _send_step(self, event: StepFinished) -> None:
