@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from typing import Any, cast
 
 import aiohttp
 import anyio
@@ -9,13 +10,31 @@ import pytest
 
 from batuta.clients import BreakerPolicy, CircuitBreakerClient, WorkerHealth
 from batuta.conductors import FixedConductor
-from batuta.core import Outcome, Step, WorkerId, Workflow
+from batuta.core import (
+    Delta,
+    Draft,
+    Outcome,
+    Plan,
+    Pool,
+    Round,
+    RoundPlanned,
+    Step,
+    StepDelta,
+    StepRetried,
+    StepStarted,
+    Worker,
+    WorkerId,
+    Workflow,
+)
 from batuta.core.conductor import NULL_LISTENER
+from batuta.core.run import Attempt, Failure
 from batuta.errors import ProviderOverloadedError, ProviderUnreachableError
 from batuta.gateway.access.caller import Authenticator
+from batuta.gateway.ui.run_stream import PageStreamRenderer
 from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
 from gateway.live_server import HI, Serving, scripted_state
+from store.strategies import make_run
 
 ADMIN = "an-admin-token-of-the-tests"
 CAUSE = "CUDA out of memory"
@@ -144,3 +163,29 @@ async def test_who_cannot_be_reached_is_looked_for_by_a_command(tmp_path):
         Serving(flaky_house(store=store, **app_state)) as server,
     ):
         assert "batuta pool check" in await page_of(server, await ask(server))
+
+
+@pytest.mark.parametrize(("retried", "goes_on"), [(0, True), (1, False)])
+async def test_a_retry_of_an_earlier_step_keeps_the_answer_that_is_shown(retried, goes_on):
+    class Written:
+        def __init__(self):
+            self.frames = []
+
+        async def write(self, frame):
+            self.frames.append(frame.decode())
+
+    writer, worker = Written(), WorkerId("ada")
+    renderer = PageStreamRenderer(cast("Any", writer))
+    flow = Workflow(tuple(Step(subtask="Do it.", worker=worker) for _ in range(2)))
+    pool = Pool((Worker(id=worker, model="m"),))
+    await renderer.show(replace(make_run(1).header, pool=pool))
+    await renderer.show(RoundPlanned(0, Round(decision=Plan(flow, Draft()), workflow=flow)))
+    for index, text in enumerate(("Notes.", "Half ")):
+        await renderer.show(StepStarted(0, index, worker))
+        await renderer.show(StepDelta(round=0, index=index, worker=worker, delta=Delta(text=text)))
+    failure = Failure(code="overloaded", message="busy")
+    await renderer.show(StepRetried(0, retried, Attempt(worker, failure, 1.0)))
+    await anyio.sleep(0.3)  # updates of the answer are at least this far apart
+    await renderer.show(StepDelta(round=0, index=1, worker=worker, delta=Delta(text="an answer")))
+    (shown,) = [frame for frame in writer.frames if "event: answering" in frame][-1:]
+    assert ("Half an answer" in shown) is goes_on and "an answer" in shown
