@@ -9,7 +9,7 @@ from batuta.clients import HttpTransport
 from batuta.config.load import DEFAULT_FILE, load_config
 from batuta.config.pool_file import PoolFile
 from batuta.config.settings import Settings
-from batuta.config.settings_file import read_settings, read_tables, validate_settings
+from batuta.config.settings_file import read_settings, read_top_level_names, validate_settings
 from batuta.errors import ConfigError
 from batuta.lab.train.settings import TrainSettings
 
@@ -220,7 +220,7 @@ def test_a_file_that_an_editor_of_windows_wrote_is_read(tmp_path):
     file = tmp_path / "batuta.toml"
     file.write_bytes(b"\xef\xbb\xbf" + WORKER.replace("\n", "\r\n").encode())
     assert [worker.id for worker in read_settings(file, Settings).workers] == ["sonnet"]
-    assert read_tables(file) == {"workers"}
+    assert read_top_level_names(file) == {"workers"}
     assert PoolFile(file).workers()[0]["id"] == "sonnet"
 
 

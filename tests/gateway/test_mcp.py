@@ -14,7 +14,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from batuta.clients import ScriptedClient
 from batuta.core import Reply
-from batuta.gateway.mcp.endpoint import MCP_PATH, McpOptions, lower_cost
+from batuta.gateway.mcp.endpoint import MCP_PATH, McpOptions, lowest_cost_limit
 from fakes.serving import Server
 from gateway.keyed_server import KeyedServer
 from gateway.live_server import Serving, scripted_state
@@ -124,8 +124,11 @@ async def test_no_number_lifts_the_limit_of_a_question(store):
                 assert got.status >= 400 or '"isError":true' in said, (number, said)
         await store.flush()
         assert not await store.list()
-    assert lower_cost(None, 0.5) == lower_cost(0.7, 0.5) == 0.5 and lower_cost(0.1, 0.5) == 0.1
-    assert lower_cost(None, None) is None and lower_cost(0.7, None) == 0.7
+    assert (
+        lowest_cost_limit(None, 0.5) == lowest_cost_limit(0.7, 0.5) == 0.5
+        and lowest_cost_limit(0.1, 0.5) == 0.1
+    )
+    assert lowest_cost_limit(None, None) is None and lowest_cost_limit(0.7, None) == 0.7
 
 
 async def test_a_message_of_too_many_values_is_refused_before_it_is_read(store):

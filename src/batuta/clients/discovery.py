@@ -35,7 +35,8 @@ NAMED_PROBE_SECONDS = 5.0
 DETAIL_SECONDS = 1.0
 """Time limit for a server to return details of its models; models without details stay listed."""
 MAX_MODELS = 16
-"""Maximum number of models used of one probed server; hosted providers have no such limit."""
+"""How many of the models that a probed server lists are read; hosted providers have no such
+limit."""
 _NO_CHAT = ("embed", "rerank", "whisper", "tts", "bge-")
 _BILLION = 1e9
 _GATEWAYS = {"batuta"}
@@ -67,7 +68,7 @@ class ModelServer:
 
 
 async def list_models(http: HttpTransport, server: ModelServer) -> tuple[ListedModel, ...] | None:
-    """Return the server's chat models, at most `MAX_MODELS`.
+    """Return the chat models among the first `MAX_MODELS` that the server lists.
 
     Returns None if the server cannot be reached, answers with an error, or takes too long.
     """
@@ -231,7 +232,7 @@ async def list_hosted_models(
 ) -> tuple[ListedModel, ...]:
     """Return the models on the first page of the provider's list for the key.
 
-    The result is empty if the provider refuses, or lists none in time.
+    The result is empty if the request fails or takes too long.
     """
     target = _list_target(provider, base_url.rstrip("/"), key)
     with anyio.move_on_after(LIST_SECONDS):
@@ -276,7 +277,7 @@ def choose_models(
         listed: the models that the key can call; families without a listed model are left out.
 
     Returns:
-        The models in the order of `names`; `names` themselves if none of them is listed.
+        The models in the order of `names`; `names` themselves if no family has a listed model.
     """
     models = {model.name: model for model in listed}
     chosen = dict[str, ListedModel]()
@@ -314,8 +315,9 @@ class Discovery:
     """The callable models that were found."""
 
     specs: tuple[WorkerSpec, ...]
-    """In the order of `PROVIDERS`, each provider's models in its own order. If two servers at
-    configured addresses list a worker of the same id, the first is kept."""
+    """In the order of `PROVIDERS`; a server's models in the order of its list, a hosted provider's
+    in that of `Provider.models`. If two servers at configured addresses list a worker of the same
+    id, the first is kept."""
     silent: tuple[str, ...] = ()
     """Environment variables with the address of a server whose models could not be listed."""
     unasked: tuple[WorkerSpec, ...] = ()
@@ -330,7 +332,8 @@ async def discover_pool(environ: Mapping[str, str], http: HttpTransport) -> Disc
         http: the transport with which servers' models are listed.
 
     Raises:
-        ConfigError: a variable contains an invalid key or URL.
+        ConfigError: a variable contains an invalid key or URL, or names a key file that is empty or
+            cannot be read.
     """
     by_provider: dict[str, tuple[WorkerSpec, ...]] = {}
     silent: list[str] = []

@@ -19,7 +19,8 @@ MALFORMED = "malformed_draft"
 def may_draft(health: WorkerHealth, context: PlanningContext) -> bool:
     """Return True if the model may be asked.
 
-    If so, the caller must report the result by `note_decision` or `record_abandoned`.
+    If so, the caller must report the result by `note_decision` or `record_abandoned`. While the
+    breaker is open, only the first draft of a question may probe the model.
     """
     if context.sample or context.previous:
         return health.state is not BreakerState.OPEN

@@ -36,7 +36,7 @@ from batuta.config.settings import (
     ServerSetting,
     Settings,
 )
-from batuta.config.settings_file import read_settings, read_tables
+from batuta.config.settings_file import read_settings, read_top_level_names
 from batuta.config.trust_settings import ConfidenceSetting
 from batuta.config.worker_settings import WorkerSetting
 from batuta.config.workers import (
@@ -174,7 +174,8 @@ def _note_unread(loaded: LoadedConfig, pool: str, environ: Mapping[str, str]) ->
     """Add a note if there is a settings file with rules or limits, which this pool ignores."""
     files = [name for name in (environ.get("BATUTA_CONFIG"), DEFAULT_FILE) if name]
     file = next((name for name in files if Path(name).is_file()), None)
-    unread = [] if file is None else [name for name in RULES if name in read_tables(Path(file))]
+    written = set[str]() if file is None else read_top_level_names(Path(file))
+    unread = [name for name in RULES if name in written]
     if not unread:
         return loaded
     names = join_words([f"[{name}]" for name in unread])

@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails
 from batuta.core.suggestions import suggest_names
 from batuta.errors import ConfigError
 
+# Types of pydantic's errors.
 UNKNOWN = "extra_forbidden"
 MISSING = "missing"
 VALUE_ERROR = "value_error"
@@ -53,7 +54,8 @@ _BOUNDS = {
 def describe_setting_error(error: ValidationError, data: object, model: type[BaseModel]) -> str:
     """Return one sentence about one error: an unknown setting if there is one, else the first.
 
-    Of an error about a table and others inside that table, the innermost is reported.
+    Of an error about a table and others inside that table, the innermost is reported. `data` is the
+    input that did not fit `model`.
     """
     errors = error.errors(include_url=False)
     first = next((each for each in errors if each["type"] == UNKNOWN), errors[0])
@@ -162,7 +164,7 @@ def _list_expectations(errors: Sequence[ErrorDetails]) -> Iterator[str]:
 
 
 def _describe_value(error: ErrorDetails) -> str:
-    """Return `, not VALUE` with the value as in TOML; empty if it is long or may be secret."""
+    """Return `, not VALUE` with the value as in TOML; empty for a long text or an address."""
     value: object = error["input"]
     if isinstance(value, Mapping):
         return ", not a table"
@@ -207,7 +209,8 @@ class StrictModel(BaseModel):
         """Check that none of these settings was set.
 
         Raises:
-            ValueError: a setting was set; the message names the first by alphabet, and the reason.
+            ValueError: a setting was set; the message is its name (of several, the first by
+                alphabet), followed by `reason`.
         """
         if unfit := sorted(self.model_fields_set.intersection(names)):
             raise ValueError(f"`{unfit[0]}` {reason}")
@@ -241,8 +244,8 @@ def read_settings(path: Path, model: type[_Settings]) -> _Settings:
     return validate_settings(data, str(path), model)
 
 
-def read_tables(path: Path) -> AbstractSet[str]:
-    """Return the names of the file's top-level tables; none if the file cannot be read."""
+def read_top_level_names(path: Path) -> AbstractSet[str]:
+    """Return the names of the file's top-level tables and settings; none if it cannot be read."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig")).keys()
     except (OSError, ValueError, RecursionError):

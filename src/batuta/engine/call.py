@@ -160,11 +160,11 @@ class OfferedTools:
         self._make_id = make_id
         self._most = 1 if request.parallel_tool_calls is False else maxsize
         self._earlier_ids: Sequence[str] | None = None
-        """The ids of the conversation's calls; None until the reply calls a tool."""
+        """The ids of the conversation's calls; None until they are needed."""
         self._indices: dict[tuple[int, int], int | None] = {}
         """The client's index by (choice, worker's index); None: the call is dropped."""
         self._offered_calls: Counter[int] = Counter()
-        """Number of calls of offered tools, by choice."""
+        """Number of streamed calls that are not dropped, by choice."""
 
     def forget_calls(self) -> None:
         """Forget the calls before another attempt."""
@@ -172,7 +172,10 @@ class OfferedTools:
         self._offered_calls.clear()
 
     def renumber_delta(self, delta: Delta, index: int) -> Delta | None:
-        """Return the fragment with the client's index and id; None if the call is dropped."""
+        """Return the fragment with the client's index and id, and the tool's exact name.
+
+        None: the call is dropped.
+        """
         key = (delta.choice, index)
         if key not in self._indices:
             has_room = self._offered_calls[delta.choice] < self._most
@@ -243,10 +246,10 @@ class CallRace(Protocol):
     """Concurrent calls for one step, one of which supplies the reply."""
 
     speaker: WorkerCall | None
-    """The call whose text is streamed; None: no call has sent text."""
+    """The call whose fragments are streamed; None: no call has sent one."""
 
     def may_emit(self, call: WorkerCall) -> bool:
-        """Return True if the call's text may be streamed."""
+        """Return True if the call may stream; the first call that asks becomes the speaker."""
         ...
 
 
@@ -272,7 +275,7 @@ class StepState:
         self.as_fallback = before is not None and before.as_fallback
         """Whether the whole question is asked because no worker could answer the step."""
         self.attempts: list[Attempt] = []
-        """The failed attempts so far."""
+        """The failed and overtaken calls so far."""
         self.request: Request | None = None
         """The newest request that was built for a worker; None: there is none yet."""
         self.calls: list[WorkerCall] = []
@@ -325,8 +328,8 @@ class StepState:
             )
         question, pool = self.context.question, self.context.pool
         lacked = lacked_tags(question, pool, worker)
-        reads = VISION not in worker.tags and not is_plain(self.step)
-        if reads and made_pictures(self.step, self.context.rounds):
+        is_blind, reads = VISION not in worker.tags, not is_plain(self.step)
+        if is_blind and reads and made_pictures(self.step, self.context.rounds):
             lacked |= {VISION}
         return show_seen(request, lacked)
 
@@ -363,7 +366,7 @@ class WorkerCall:
         self._received: list[str] = []
         """The text, reasoning and tool arguments received in the current attempt."""
         self._buffered = self._new_buffer()
-        """Fragments held back until a tool is called; None if no tool must be called."""
+        """Fragments held back until a tool is called; None if none must be called, or one was."""
         self._json_filter = self._new_filter()
         """Filter for a live answer that must be JSON; None if all text may be streamed."""
         self.has_emitted = False
@@ -377,10 +380,10 @@ class WorkerCall:
         self.hedge: CallRace | None = None
         """The race with another call for the same step; None if there is none."""
         self.scope: anyio.CancelScope | None = None
-        """The cancel scope of this call alone."""
+        """The cancel scope of this call alone; None without a timeout and a race."""
         self.result: Reply | Failure | None = None
         """The reply or failure, from the moment the call has ended."""
-        # The client may continue the conversation with the only worker itself: its ids are kept.
+        # An only worker's ids are kept: the client may also send the conversation to it directly.
         renames = len(step.workflow) > 1 or len(step.context.pool) > 1
         self._tools = OfferedTools(self.request, self._make_call_id if renames else None)
 
@@ -588,17 +591,17 @@ class WorkerCall:
             usage, cost = self._turns
             return Failure(code="internal_error", message=message, usage=usage, cost=cost)
         own = self._tools.drop_calls(reply)
-        fault = self._find_fault(own, undeclared=self._tools.calls_unoffered(reply))
+        fault = self._find_fault(own, calls_unoffered=self._tools.calls_unoffered(reply))
         return (
             own
             if fault is None
             else Failure(code=fault[0], message=fault[1], usage=reply.usage, cost=reply.cost)
         )
 
-    def _find_fault(self, reply: Reply, *, undeclared: bool) -> tuple[str, str] | None:
+    def _find_fault(self, reply: Reply, *, calls_unoffered: bool) -> tuple[str, str] | None:
         """Return why the reply cannot be used, as a code and a clause; None if it can be used."""
         offers = bool(self.request.tools) and self.request.tool_choice != "none"
-        if undeclared and (offers or is_empty(reply)):
+        if calls_unoffered and (offers or is_empty(reply)):
             # The rest of the reply may build on the call, which would never be made.
             return "unknown_tool", "it calls a tool that was not offered"
         if lacks_call(self.request, reply):

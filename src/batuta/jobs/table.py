@@ -90,6 +90,13 @@ class JobTable:
     """Reads and changes the table of jobs; every method raises StoreError if the database fails."""
 
     def __init__(self, database: Database, runner: str) -> None:
+        """Store the database, which the caller closes.
+
+        Args:
+            database: the database.
+            runner: the name under which this process claims jobs; on SQLite every process has the
+                same.
+        """
         self._database = database
         self._dialect = database.url.get_backend_name()
         self._runner = runner

@@ -44,7 +44,7 @@ def find_font_folder() -> Path | None:
 
 
 def render_report_pdf(title: str, text: str, read: Collection[str]) -> bytes:
-    """Return a report as a PDF that ends with a list of the cited pages not in `read`.
+    """Return a Markdown report as a PDF that ends with a list of the cited pages not in `read`.
 
     `read` are the URLs of the pages that were found by a search, or read. Formulas are shown as
     LaTeX. Of a long text, only the first `MAX_CHARACTERS` characters are rendered.
@@ -67,8 +67,8 @@ def render_report_pdf(title: str, text: str, read: Collection[str]) -> bytes:
     found = _BODY.search(render_report(title, text[:MAX_CHARACTERS], read, as_latex=True))
     html = _UNKNOWN_TAGS.sub("", found[1] if found else "")
     font: Any = pdf.current_font
-    letters = None if folder is None else font.cmap
-    shown = "".join(sign if _is_shown(letters, sign) else "?" for sign in html)
+    code_points = None if folder is None else font.cmap
+    shown = "".join(sign if _is_shown(code_points, sign) else "?" for sign in html)
     family = pdf.font_family  # the default font of code lacks most scripts
     pdf.write_html(
         shown + (f"<p>{LOST}</p>" if shown != html else ""),
@@ -77,11 +77,11 @@ def render_report_pdf(title: str, text: str, read: Collection[str]) -> bytes:
     return bytes(pdf.output())
 
 
-def _is_shown(letters: Collection[int] | None, sign: str) -> bool:
-    """Return True if the font has the character; None as `letters` means a Latin-1 font."""
-    if letters is None:
+def _is_shown(code_points: Collection[int] | None, sign: str) -> bool:
+    """Return True if the font has the character; `code_points` is None for a Latin-1 font."""
+    if code_points is None:
         return ord(sign) < _LATIN_END
-    return ord(sign) in letters or sign.isspace()
+    return ord(sign) in code_points or sign.isspace()
 
 
 def render_report_base64(title: str, text: str, read: list[str]) -> str:

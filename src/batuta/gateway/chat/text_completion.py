@@ -1,7 +1,7 @@
 """POST /v1/completions: the legacy completions endpoint.
 
 The workers are chat models, so the prompt is sent as a user message and the answer is the text.
-Fields that only a base model could honour (`echo`, `suffix`, log probabilities) are refused.
+Fields that are not honoured, such as `echo`, `suffix` and `logprobs`, are refused.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class McpEndpoint:
     async def _complete(
         self, ctx: Any, question: str, max_cost_usd: float | None = None, *, dry_run: bool = False
     ) -> _Answer:
-        most = lower_cost(max_cost_usd, self._options.max_cost)
+        most = lowest_cost_limit(max_cost_usd, self._options.max_cost)
         options: Json = {} if most is None else {"max_cost_usd": most}
         if dry_run:
             options["dry_run"] = True
@@ -191,7 +191,7 @@ class McpEndpoint:
         return answer
 
 
-def lower_cost(requested: float | None, most: float | None) -> float | None:
+def lowest_cost_limit(requested: float | None, most: float | None) -> float | None:
     """Return the lower of the two limits in dollars; None if neither is set.
 
     Raises:

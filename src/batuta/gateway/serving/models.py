@@ -54,7 +54,8 @@ class ServedModel:
 
     name: str
     conductor: Conductor | None
-    """The conductor that writes the workflow; None if a method answers, or until it is loaded."""
+    """The conductor that writes the workflow; None if a method answers, or is not loaded
+    yet."""
     pool: Pool
     limits: Limits = field(default_factory=Limits)
     """The limits of a run; a caller can lower them, and raise the rounds to `max_rounds`."""
@@ -180,7 +181,7 @@ def embedding_models(workers: Iterable[Worker], unknown: Price) -> tuple[ServedM
 
     Args:
         workers: the embedding workers.
-        unknown: the price of workers without one.
+        unknown: the price assumed for workers without one.
     """
     return tuple(
         ServedModel(
@@ -232,7 +233,7 @@ class Outcomes(Protocol):
 
     @property
     def families(self) -> Sequence[str]:
-        """The task family of each question; empty if unknown."""
+        """The task family of each question; an empty string if unknown."""
         ...
 
     @property
@@ -285,11 +286,12 @@ class Catalogue:
     """The settings of sessions."""
     page_context: PageContext = field(default_factory=PageContext)
     health: Mapping[WorkerId, WorkerHealth] = field(default_factory=dict[WorkerId, WorkerHealth])
-    """The health of each watched worker."""
+    """The health of each worker with a circuit breaker; that of the conductor's drafts is under
+    `config.conductors.CONDUCTOR`."""
     timeout_policy: TimeoutPolicy = field(default_factory=TimeoutPolicy)
     """How long a step may take before another worker takes over."""
     guardrails: Guardrails = NO_GUARDRAILS
-    """The guardrails on questions, replies between agents and answers."""
+    """The guardrails on questions, replies between workers and answers."""
     plan_rules: PlanRules = NO_RULES
     """The plan rules of all tenants and tags."""
     approvals: tuple[ApprovalRule, ...] = ()

@@ -84,7 +84,7 @@ def selector(
 ) -> None:
     """Learn from recorded outcomes which worker should answer which question.
 
-    No model is called. A fifth of the questions is held out for the measurement. If the outcomes
+    No worker is called. A fifth of the questions is held out for the measurement. If the outcomes
     include the answers, the cascade is trained too.
     """
     from batuta.conductors.feature_kinds import choose_features  # noqa: PLC0415 - loads numpy
@@ -120,7 +120,7 @@ def training_summary(trained: SelectorTraining) -> str:
 
 
 def print_preflight(settings: TrainSettings, *, as_json: bool, calls: int = 0) -> None:
-    """Print the training's estimated cost and time; exit with 2 if something is missing.
+    """Print the training's estimated cost, time and memory; exit with 2 if something is missing.
 
     Only the process of rank 0 prints, and makes the `calls` real calls that the estimate uses.
     """
@@ -189,7 +189,7 @@ def _format_figure(figure: ExpectedFigure) -> str:
 
 
 def format_metrics(figures: Mapping[str, Any]) -> str:
-    """Return a step's metrics in one line; unknown ones are left out."""
+    """Return the main metrics of a step in one line; unknown ones are left out."""
     names = ("loss", "reward", "right", "valid", "steps")
     known = [name for name in names if figures.get(name) is not None]
     skipped = ["skipped: its gradient was not finite"] if figures.get("skipped") else []
@@ -198,8 +198,8 @@ def format_metrics(figures: Mapping[str, Any]) -> str:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Train a conductor: SFT warm-up, then reinforcement learning (an extra).\n\n"
-    f"To install what it needs: {escape(install_hint('train'))}",
+    help="Train conductors and selectors, and convert their models.\n\n"
+    f"To install what conductors need: {escape(install_hint('train'))}",
 )
 
 app.command(epilog=format_example("batuta train selector --history out.jsonl --out runs/mini"))(
@@ -270,7 +270,9 @@ def export_model(
     kind: Annotated[str, typer.Option(help="F32, F16, BF16 or Q8_0; adapters are F16.")] = "Q8_0",
     temperature: Annotated[
         float | None,
-        typer.Option(min=0, help="Sampling temperature of its drafts; default: that of its card."),
+        typer.Option(
+            min=0, help="Sampling temperature in the card; default: as before. Not for adapters."
+        ),
     ] = None,
 ) -> None:
     """Write a trained Llama or Qwen2 policy, or a Llama LoRA adapter (PEFT), as a GGUF file."""
@@ -409,9 +411,9 @@ def conductor(options: ConductorTrainingOptions) -> None:
     The policy is fitted to workflows from a search before reinforcement learning, held-out
     questions decide which policy is kept, and known problems of training are detected.
 
-    Exit codes: 0 trained, or --check found nothing missing; 2 something is missing, or the
-    settings cannot be carried out; 4 pool.max_usd is spent, a checkpoint is kept and --resume
-    continues with a higher limit; 130 interrupted, --resume continues.
+    Exit codes: 0 trained, or --check found nothing missing; 2 something is missing, the settings
+    cannot be carried out, or workers stopped answering; 4 pool.max_usd is spent, a checkpoint is
+    kept and --resume continues with a higher limit; 130 interrupted, --resume continues.
     """
     began = monotonic()
     if options.config is None:

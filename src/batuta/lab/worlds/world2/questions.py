@@ -54,9 +54,9 @@ class QuestionKind:
     grader: str
     draw: Callable[[Random, int], Slots]
     read: ReadSlots
-    is_planned: bool = True
+    plan_helps: bool = True
     """True if a plan helps to answer."""
-    is_looked_up: bool = False
+    facts_help: bool = False
     """True if facts help to answer."""
 
 
@@ -263,8 +263,8 @@ KINDS: Mapping[str, QuestionKind] = {
             grader="integer",
             draw=_draw_almanac,
             read=_read_almanac,
-            is_planned=False,
-            is_looked_up=True,
+            plan_helps=False,
+            facts_help=True,
         ),
         QuestionKind(name="walks", base=0.1, grader="integer", draw=_draw_walk, read=_read_walk),
         QuestionKind(
@@ -273,7 +273,7 @@ KINDS: Mapping[str, QuestionKind] = {
             grader="exact",
             draw=_draw_ranks,
             read=_read_ranks,
-            is_planned=False,
+            plan_helps=False,
         ),
         QuestionKind(
             name="mixtures", base=0.1, grader="integer", draw=_draw_mixture, read=_read_mixture
@@ -318,7 +318,8 @@ def draw_world2_question(
     """Return a fresh question, the same on every machine.
 
     `key` is (seed, number); equal keys and levels give the same question in any wording. `level` is
-    1 to 6; None: random.
+    1 to 6; None: random. With `held_out`, or if the family has no other, the wording is one that
+    training never uses.
     """
     rng = seeded_generator("world 2 question", family, *key, level)
     worded = WORDINGS[family]

@@ -200,7 +200,7 @@ class World2Worker:
     def _help_from_plans(self) -> float:
         """Return the effect of the last plan in the prompt, in probits."""
         plans = _PLAN.findall(self._prompt.text)
-        if not plans or not self._question.kind.is_planned:
+        if not plans or not self._question.kind.plan_helps:
             return 0.0
         if tuple(_PLAN_LINE.findall(plans[-1])) == self._question.elements:
             return PLAN_GAIN * (self._question.level - 1)
@@ -209,7 +209,7 @@ class World2Worker:
 
     def _help_from_facts(self) -> float:
         """Return the effect of the facts in the prompt, in probits."""
-        if not self._question.kind.is_looked_up:
+        if not self._question.kind.facts_help:
             return 0.0
         facts = [
             (subject, value)
@@ -239,7 +239,7 @@ class World2Worker:
         return (*elements[:at], *elements[at + 1 :])
 
     def _write_facts(self) -> str:
-        if not self._question.kind.is_looked_up:
+        if not self._question.kind.facts_help:
             return "There are no facts to look up for this."
         share = NORMAL.cdf(self._traits.skill(self._question.kind.name) + FACT_EASE)
         lines: list[str] = []
