@@ -89,7 +89,13 @@ def serve_local(
     ] = "",
     *,
     with_parent: Annotated[
-        bool, typer.Option("--with-parent", hidden=True, help="Exit when stdin is closed.")
+        bool,
+        typer.Option(
+            "--with-parent",
+            hidden=True,
+            help="Print the address as JSON, load each model at its first request, and exit when "
+            "stdin is closed.",
+        ),
     ] = False,
 ) -> None:
     """Serve pulled models with llama.cpp: an OpenAI-compatible API, for this machine only."""
@@ -109,8 +115,7 @@ def serve_local(
                 write_output(json_text.dumps({"address": address}) + "\n")
                 await to_thread.run_sync(sys.stdin.buffer.read, abandon_on_cancel=True)
             else:
-                names = ", ".join(files)
-                write_error(f"{address}/v1 serves {names}; Ctrl-C stops it\n")
+                write_error(f"{address}/v1 serves {', '.join(files)}; Ctrl-C stops it\n")
                 with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
                     async for _ in signals:
                         break

@@ -86,8 +86,8 @@ def open_encoder() -> SentenceEncoder:
     """Return the encoder, loaded once per process.
 
     Raises:
-        ConfigError: the extra `encoder` is not installed, or its files cannot be read or are not
-            the expected ones.
+        ConfigError: the extra `encoder` is not installed, a file cannot be read, the weights are
+            not the expected ones, or the tokenizer's file is not a tokenizer.
     """
     try:
         runtime: Any = importlib.import_module("onnxruntime")

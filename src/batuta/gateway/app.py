@@ -338,7 +338,8 @@ class ServerRoutes:
             APIError: keys are needed, and the caller is not the admin.
         """
         if caller_of(request.scope).role not in {CallerRole.LOCAL, CallerRole.ADMIN}:
-            raise APIError(403, "permission_denied", "This request needs the admin token.")
+            message = "This request needs the admin token or the session of an administrator."
+            raise APIError(403, "permission_denied", message)
         await self._drift.read()
         return Response(await self._metrics.render(), media_type=CONTENT_TYPE)
 

@@ -113,7 +113,7 @@ class Guardrail:
     fail_closed: bool = True
     """Whether a text that could not be checked is blocked; if not, it passes unchecked. Both are
     recorded."""
-    conversation: bool = False
+    only_conversation: bool = False
     """Whether only messages and answers are checked, and not texts such as descriptions of tools,
     reasoning and the calls of a reply."""
     needs_thread: bool = False
@@ -134,7 +134,7 @@ class GuardrailResult:
 class GuardrailCheck:
     """The policies that check the texts of one question or reply.
 
-    Their checks in other processes have one common time limit.
+    Their checks in other processes must all end within `seconds` of this object's creation.
     """
 
     def __init__(self, policies: Iterable[Guardrail], seconds: float = MAX_SECONDS) -> None:
@@ -142,14 +142,11 @@ class GuardrailCheck:
         self._end = monotonic() + seconds
 
     def beside(self) -> GuardrailCheck:
-        """Return a check with the policies for texts beside the conversation.
-
-        It ends at the same time as this check.
-        """
-        return self._with(policy for policy in self.policies if not policy.conversation)
+        """Return a check of texts beside the conversation, with the same deadline."""
+        return self._with(policy for policy in self.policies if not policy.only_conversation)
 
     def strict(self) -> GuardrailCheck:
-        """Return a check that blocks what this check would redact, and ends at the same time."""
+        """Return a check that blocks what this check would redact, with the same deadline."""
         redact, block = GuardrailAction.REDACT, GuardrailAction.BLOCK
         return self._with(
             replace(policy, action=block) if policy.action is redact else policy
@@ -305,7 +302,7 @@ class Guardrails:
         question = replace(question, messages=tuple(messages))
         return question, (*acts, *beside), blocked or forbidden
 
-    async def workflow(
+    async def check_workflow(
         self, workflow: Workflow
     ) -> tuple[Workflow, tuple[GuardrailTriggered, ...], str]:
         """Return the redacted workflow, the actions, and the policy that blocks it, else ""."""
@@ -373,7 +370,7 @@ class Guardrails:
         if thought.text != reply.reasoning:
             clean = replace(clean, thoughts=())  # signed thoughts cannot be redacted
         if text.text != reply.text:
-            clean = replace(clean, logprobs=())  # they contain the redacted text
+            clean = replace(clean, logprobs=())  # they contain the text before redaction
         acts = tuple(act for each in checked for act in each.actions)
         return clean, acts, next((each.blocked_by for each in checked if each.blocked_by), "")
 

@@ -102,7 +102,7 @@ def build_guardrails(
             stages=frozenset(one.on),
             action=GuardrailAction(one.action),
             fail_closed=one.fail_closed,
-            conversation=is_schema,
+            only_conversation=is_schema,
             needs_thread=is_schema,
         )
         chosen.append(policy)

@@ -101,8 +101,8 @@ class ToolWorker:
             try:
                 output = await call_tool(self._source, json.dumps(arguments))
             except ToolError as error:
-                query = next(iter(arguments.values()))
-                texts.append(f"{query}: {error}.")
+                argument = next(iter(arguments.values()))
+                texts.append(f"{argument}: {error}.")
                 cost += error.cost
             else:
                 texts.append(output.text)

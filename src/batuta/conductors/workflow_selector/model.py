@@ -373,9 +373,10 @@ class WorkflowSelector:
         return max(self.stated_rounds, ROUNDS if continues else 1)
 
     def choose(self, question: str, pool: Pool, max_steps: int) -> Workflow:
-        """Choose the question's best workflow with available workers and at most `max_steps` steps.
+        """Choose the question's best workflow that can be run, its continuation included.
 
-        If none can be run, the pool's best worker answers alone.
+        Each of the two must have at most `max_steps` steps, all by workers of the pool. If none can
+        be run, the pool's best worker answers alone.
         """
         index = self._choose_index(question, pool, max_steps)
         if index is not None:

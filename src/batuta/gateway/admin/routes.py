@@ -1,4 +1,4 @@
-"""/v1/admin: keys, tenants, spending, activity and the audit trail, for administrators."""
+"""/v1/admin, for administrators: keys, tenants, spending, activity, refusals, audit trail."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ _Found = TypeVar("_Found")
 class AdminRoutes:
     """Keys, tenants, spending, activity, refusals and the audit trail over HTTP.
 
-    A key that is revoked here is refused immediately by this process, and within `CACHE_SECONDS`
-    by other replicas. Each route raises `APIError` if its request is invalid, what it names does
-    not exist or was revoked, or the server has no store; and `StoreError` if the database fails.
+    A key that is revoked here is refused immediately by this process, and by other replicas within
+    `caller.CACHE_SECONDS`. Each route raises `APIError` if its request is invalid, what it names
+    does not exist, a key to rotate was revoked, or the server has no store; and `StoreError` if the
+    database fails.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class AdminRoutes:
             Route(f"{key}/revoke", self.revoke, methods=["POST"]),
             Route(f"{key}/rotate", self.rotate, methods=["POST"]),
             Route("/v1/admin/tenants", self.tenants, methods=["GET"]),
-            Route("/v1/admin/tenants/{name}", self.budget, methods=["PUT"]),
+            Route("/v1/admin/tenants/{name}", self.set_budget, methods=["PUT"]),
             Route("/v1/admin/tenants/{name}", self.delete_tenant, methods=["DELETE"]),
             Route("/v1/admin/spend", self.spend, methods=["GET"]),
             Route("/v1/admin/activity", self.activity, methods=["GET"]),
@@ -78,9 +79,9 @@ class AdminRoutes:
         ]
 
     async def list(self, request: Request) -> Response:
-        """Return a page of the keys, newest first, without their secrets.
+        """Return a page of the keys and users' entries, newest first, without secrets.
 
-        The query's `tenant` selects the keys of one tenant.
+        The query's `tenant` selects those of one tenant.
         """
         query = request.query_params
         check_query(query, "tenant", "limit", "after")
@@ -163,7 +164,7 @@ class AdminRoutes:
         found = await self._store.keys.tenants(limit=limit + 1, after=query.get("after"))
         return json_response(list_page(found, limit, tenant_entry, lambda tenant: tenant.name))
 
-    async def budget(self, request: Request) -> Response:
+    async def set_budget(self, request: Request) -> Response:
         """Replace a tenant's budgets per day and month; a null or missing one is removed.
 
         A tenant that does not exist is created.
@@ -210,7 +211,10 @@ class AdminRoutes:
         )
 
     async def activity(self, request: Request) -> Response:
-        """Return counts, durations, failures and tokens of runs, grouped by the query's `by`."""
+        """Return counts, durations, failures and tokens of runs, grouped by the query's `by`.
+
+        `since` and `until` are the first and the last day (UTC).
+        """
         query = request.query_params
         check_query(query, "by", "tenant", "since", "until")
         by = [name for name in query.get("by", "day").split(",") if name]
@@ -227,7 +231,10 @@ class AdminRoutes:
         return json_response({"object": "list", "data": data})
 
     async def refusals(self, request: Request) -> Response:
-        """Return the numbers of requests refused with status 429, grouped by the query's `by`."""
+        """Return the numbers of requests refused with status 429, grouped by the query's `by`.
+
+        `since` is the first day (UTC).
+        """
         query = request.query_params
         check_query(query, "by", "tenant", "since")
         by = [name for name in query.get("by", "day,tenant,code").split(",") if name]
@@ -240,7 +247,11 @@ class AdminRoutes:
         return json_response({"object": "list", "data": rows})
 
     async def audit(self, request: Request) -> Response:
-        """Return a page of the audit trail, newest first; the query's `action` selects records."""
+        """Return a page of the audit trail, newest first.
+
+        The query's `action` selects the records of an action, such as `key.created`, or of all
+        actions with a prefix that ends with a full stop, such as `key.`.
+        """
         query = request.query_params
         check_query(query, "limit", "after", "action")
         limit, after = parse_limit(query, MAX_PAGE), query.get("after")
@@ -254,8 +265,8 @@ class AdminRoutes:
         return json_response(list_page(found, limit, audit_entry, lambda record: str(record.seq)))
 
     async def _find_key(self, request: Request) -> ApiKey:
-        name: str = request.path_params["id"]
-        return _need_found(await self._store.keys.find(name), name)
+        key_id: str = request.path_params["id"]
+        return _need_found(await self._store.keys.find(key_id), key_id)
 
     def _parse_permissions(
         self, body: Fields, before: KeyPermissions | None = None
@@ -279,14 +290,14 @@ class AdminRoutes:
         return require_part(self._authenticator.key_hasher, "This server makes no keys.")
 
 
-def _need_found(found: _Found | None, key: str) -> _Found:
+def _need_found(found: _Found | None, key_id: str) -> _Found:
     """Return what was found of the key with this id.
 
     Raises:
         APIError: it is None, as there is no such key, or it was deleted at the same moment.
     """
     if found is None:
-        raise not_found(f"The key '{key}'")
+        raise not_found(f"The key '{key_id}'")
     return found
 
 

@@ -146,8 +146,8 @@ def request_id(scope: Scope) -> str | None:
 
     Return None for a request that has not passed the middleware.
     """
-    name = scope.get(_REQUEST_ID_KEY)
-    return name if isinstance(name, str) else None
+    found = scope.get(_REQUEST_ID_KEY)
+    return found if isinstance(found, str) else None
 
 
 @final
@@ -265,7 +265,7 @@ class RequestMiddleware:
             held.release()
 
     def _is_allowed_page(self, scope: Scope, headers: Headers) -> bool:
-        """Return True if the request's origin is another web page that may use the API."""
+        """Return True if the request comes from another origin whose pages may use the API."""
         needs_key = self._authenticator.is_known_to_need_key
         return self._cross_origin.allows(scope["path"], headers[b"origin"], needs_key=needs_key)
 
@@ -299,7 +299,8 @@ class RequestMiddleware:
         if caller.role is CallerRole.NOBODY and _is_under(path, _API):
             raise missing_key()
         if caller.role is not CallerRole.ADMIN and _is_under(path, _ADMIN):
-            raise APIError(403, "permission_denied", "This request needs the admin token.")
+            message = "This request needs the admin token or the session of an administrator."
+            raise APIError(403, "permission_denied", message)
 
     def _record_request(self, scope: Scope, answer: _Answer) -> None:
         """Count the request by route and its error by code, and log the request at level INFO."""
@@ -334,7 +335,7 @@ class _Answer:
     """Sends the response to one request with its id, and notes its status for the log."""
 
     __slots__ = (
-        "_began", "_headers", "_name", "_scope", "_send", "error_code", "more_headers", "status",
+        "_began", "_headers", "_id", "_scope", "_send", "error_code", "more_headers", "status",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, send: Send, given: bytes | None) -> None:
@@ -342,8 +343,8 @@ class _Answer:
         self._send = send
         self._scope = scope
         known = given is not None and _REQUEST_ID_PATTERN.fullmatch(given)
-        self._name = given if given and known else f"req_{secrets.token_hex(12)}".encode()
-        scope[_REQUEST_ID_KEY] = self._name.decode()
+        self._id = given if given and known else f"req_{secrets.token_hex(12)}".encode()
+        scope[_REQUEST_ID_KEY] = self._id.decode()
         self._headers: list[tuple[bytes, bytes]] = []
         self.more_headers: list[tuple[bytes, bytes]] = []
         """CORS headers, for a web page of another origin."""
@@ -353,15 +354,15 @@ class _Answer:
         """The code of the error that was sent, if any."""
 
     async def send(self, message: Message) -> None:
-        """Send the message; add the request's id, the time taken and CORS headers to a start."""
+        """Send the message; add request id, time taken and CORS headers to the first one."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             took = str(int(self.elapsed() * 1000)).encode()
             # Anthropic's clients read `request-id`.
             self._headers = message["headers"] = [
                 *message["headers"],
-                (b"x-request-id", self._name),
-                (b"request-id", self._name),
+                (b"x-request-id", self._id),
+                (b"request-id", self._id),
                 (b"openai-processing-ms", took),
                 *self.more_headers,
             ]

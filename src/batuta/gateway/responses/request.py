@@ -88,7 +88,7 @@ class HistoryReferences:
 
     previous_id: str | None
     """The id of the response that the body continues; None for a new conversation."""
-    references: tuple[str, ...]
+    item_ids: tuple[str, ...]
     """The ids of the items that the body references without their content."""
     container: str | None = None
     """The id of the response whose container the request's programs use again; None: none."""

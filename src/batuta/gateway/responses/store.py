@@ -96,17 +96,17 @@ class ResponseStore:
             files = await _given_files(rows)
         if references.container is not None:
             files += await _container_files(table, references.container, scope)
-        if not references.references:
+        if not references.item_ids:
             return ResponseHistory(items, files=files)
-        parts = _parts_with(references.references)
+        parts = _parts_with(references.item_ids)
         owners = tuple(
-            {owner for name in references.references if (owner := response_id_of_item(name))}
+            {owner for name in references.item_ids if (owner := response_id_of_item(name))}
         )
         more = await table.measure(owners, tenant, parts)
         _check_history_size(size + more)
         await make_room(scope, more)
         rows = await table.get_many(owners, tenant, parts)
-        names = set(references.references)
+        names = set(references.item_ids)
         found = await _decode_items(rows)
         named = {item["id"]: item for item in found if item["id"] in names}
         return ResponseHistory(items, named, files)
@@ -114,7 +114,7 @@ class ResponseStore:
     async def find(
         self, response_id: str, scope: Scope, parts: Collection[str]
     ) -> StoredResponse | None:
-        """Return the caller's response with these parts only; None if it does not exist.
+        """Return the caller's response with only these of its `ALL_PARTS`; None if there is none.
 
         Raises:
             APIError: there is no memory for it now, or the caller has read too much.
@@ -231,9 +231,9 @@ async def _given_files(rows: Sequence[StoredResponse]) -> tuple[str, ...]:
     return tuple(name for tools in offered for name in container_files(tools))
 
 
-def _parts_with(references: Sequence[str]) -> frozenset[str]:
+def _parts_with(item_ids: Sequence[str]) -> frozenset[str]:
     """Return the parts of responses that contain the items with these ids."""
-    sides = {name.rpartition("_")[2].startswith("in") for name in references}
+    sides = {name.rpartition("_")[2].startswith("in") for name in item_ids}
     return frozenset({"input" if is_input else "body" for is_input in sides})
 
 
@@ -280,7 +280,10 @@ def _encode_items(items: Sequence[Json], response_id: str) -> bytes:
 
 
 def _item_with_id(item: Json, response_id: str, index: int) -> Json:
-    """Return the item with a type, an id by which it can be referenced, and text as a part."""
+    """Return the item with a type, its own or a new id, and text as a part.
+
+    A later request can reference the item only by a new id, which contains the response's.
+    """
     kind = item_type(Fields(item))
     name = item_id(_PREFIXES.get(kind, "item"), response_id, index, "in")
     content = item.get("content")

@@ -371,7 +371,7 @@ class RunService:
         workflow = prepared_call.call.options.workflow
         if workflow is None or GuardrailStage.INPUT not in prepared_call.guardrails.stages:
             return prepared_call
-        clean, acts, blocked = await prepared_call.guardrails.workflow(workflow)
+        clean, acts, blocked = await prepared_call.guardrails.check_workflow(workflow)
         if blocked:
             message = describe_block(blocked, acts, "this workflow")
             raise APIError(400, "policy_blocked", message, param=f"{ORCHESTRATION_FIELD}.workflow")

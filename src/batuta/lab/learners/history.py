@@ -77,7 +77,7 @@ class History:
         shape = (len(self.questions), len(self.workers))
         arrays = (self.scores_qm, self.usd_qm, self.runs_qm)
         if any(array.shape != shape for array in arrays) or len(self.families) != shape[0]:
-            raise ValueError(f"arrays do not fit {shape[0]} questions of {shape[1]} workers")
+            raise ValueError(f"arrays do not fit {shape[0]} questions and {shape[1]} workers")
         if len(set(self.workers)) != len(self.workers):
             raise ValueError("two workers of a history have the same id")
 
@@ -182,6 +182,8 @@ def _canonical_codes(answers: tuple[str, ...]) -> tuple[tuple[str, ...], NDArray
 
 def write_history(history: History, path: Path) -> None:
     """Write the file that `read_history` reads.
+
+    A worker without a graded run on a question is left out of that question's line.
 
     Raises:
         StoreError: the file cannot be written.

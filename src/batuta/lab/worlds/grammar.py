@@ -213,7 +213,10 @@ def _split_clauses(text: str, layout: StepLayout) -> list[str]:
 
 
 def draw_steps(rng: Random, names: Sequence[str], length: int) -> tuple[ProblemStep, ...]:
-    """Return `length` random steps of the named kinds, no two in a row of the same kind."""
+    """Return `length` random steps of the named kinds, no two in a row of the same kind.
+
+    There must be two kinds or more, unless `length` is 0 or 1.
+    """
     ops: list[ProblemStep] = []
     while len(ops) < length:
         op = step_kinds()[rng.choice(names)].draw(rng)

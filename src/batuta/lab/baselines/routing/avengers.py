@@ -1,14 +1,17 @@
 """Avengers-Pro: clusters of questions, and a ranking of the workers in each cluster.
 
 The method is that of Zhang et al., "Beyond GPT-5: Making LLMs Cheaper and Better via
-Performance-Efficiency Optimized Routing" (arXiv 2508.12631), section 2; with alpha = 1 it is the
-Avengers of arXiv 2505.19797. The training questions are embedded and divided into 25 clusters by
-k-means. In each cluster the workers are ranked by alpha * accuracy + (1 - alpha) * (1 - cost), with
-accuracy and cost scaled to [0, 1] within the cluster. For a new question the 3 nearest clusters
-have the weights softmax(-9 * distance), and each worker's score is the sum of weight / (rank + 1),
-where the best worker has rank 0.
+Performance-Efficiency Optimized Routing" (arXiv 2508.12631), section 2; with alpha = 1 it ranks as
+the Avengers of arXiv 2505.19797, but does not vote. The training questions are embedded and divided
+into 25 clusters by k-means. In each cluster the workers are ranked by
+alpha * accuracy + (1 - alpha) * (1 - cost), with accuracy and cost scaled to [0, 1] within the
+cluster. For a new question the 3 nearest clusters have the weights softmax(-9 * distance), and each
+worker's score is the sum of weight / (rank + 1), where the best worker has rank 0.
 
 Deviations
+- The paper has 60 clusters, and adds up the workers' scores in the nearest ones. The numbers 25, 3
+  and 9 and the ranks are those of the authors' code.
+- The distance is Euclidean; in the authors' code it is 1 - the inner product with the centre.
 - The embedding is `HashedNgrams`, not a pretrained encoder of 4,096 dimensions.
 - By default alpha is 1, so that only accuracy counts, as for the other routers.
 - A worker without a score in a cluster is ranked there by its accuracy on all questions.

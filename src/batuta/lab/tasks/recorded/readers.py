@@ -58,7 +58,7 @@ class ParquetTable:
         values = self._table.column(column).to_numpy(zero_copy_only=False)
         return np.asarray(values, np.float64)
 
-    def names(self, *columns: str) -> TextColumn:
+    def strings(self, *columns: str) -> TextColumn:
         """Return a column of strings; several columns are joined by a space."""
         texts = [self._table.column(column).cast("string") for column in columns]
         joined = import_arrow("pyarrow.compute").binary_join_element_wise(*texts, " ")
@@ -109,7 +109,7 @@ MMLU_PRO_SEVEN_MODELS = (
     "gpt-4o-2024-05-13", "gemini-1.5-pro-002", "gemini-1.5-flash-002", "DeepSeek-Coder-V2",
     "Meta-Llama-3_1-70B-Instruct", "deepseek-v2-chat", "jamba-1.5-large",
 )  # fmt: skip
-"""A pool of seven model families without the model that is far ahead of the others."""
+"""Seven models of five families, without the model that is far ahead of the others."""
 
 _REASONING_GYM_THRESHOLD = 0.99
 """The score from which an answer counts as correct, since scorers also give partial credit."""
@@ -118,12 +118,12 @@ _REASONING_GYM_THRESHOLD = 0.99
 def read_reasoning_gym(folder: Path, part: str) -> RecordedOutcomes:
     """Read `easy` (three samples of most models) or `hard`: questions that all models answered."""
     table = ParquetTable(folder / "outcomes.parquet")
-    questions = table.names("query_id")
+    questions = table.strings("query_id")
     is_of_part = [name.startswith(f"{part}/") for name in questions.values]
     rows = np.asarray([*is_of_part, False])[questions.codes]
     samples = table.numbers("sample").astype(np.int64)[rows]
-    cube = OutcomeCube(questions.select(rows), table.names("model").select(rows), samples)
-    answers = table.names("answer")
+    cube = OutcomeCube(questions.select(rows), table.strings("model").select(rows), samples)
+    answers = table.strings("answer")
     facts = _read_questions(folder)
     return RecordedOutcomes(
         name=f"reasoning_gym/{part}",
@@ -143,10 +143,10 @@ def read_reasoning_gym(folder: Path, part: str) -> RecordedOutcomes:
 
 
 def read_mmlu_pro(folder: Path, part: str) -> RecordedOutcomes:
-    """Read `seven` or `all` (32 models): questions that all got in one wording and answered."""
+    """Read `seven` or `all` (32 models): the questions that all answered, in the same wording."""
     table = ParquetTable(folder / "outcomes.parquet", [("same_question", "==", 1)])
-    cube = OutcomeCube(table.names("query_id"), table.names("model"))
-    answers = table.names("answer")
+    cube = OutcomeCube(table.strings("query_id"), table.strings("model"))
+    answers = table.strings("answer")
     facts = _read_questions(folder)
     record = RecordedOutcomes(
         name=f"mmlu_pro/{part}",
@@ -182,9 +182,9 @@ def read_medagentsbench(folder: Path, part: str) -> RecordedOutcomes:
     if part != "methods":
         keep.append(("method", "==", "zero_shot"))
     table = ParquetTable(folder / "outcomes.parquet", keep)
-    systems = table.names("model", "method") if part == "methods" else table.names("model")
-    cube = OutcomeCube(table.names("query_id"), systems)
-    answers = table.names("answer")
+    systems = table.strings("model", "method") if part == "methods" else table.strings("model")
+    cube = OutcomeCube(table.strings("query_id"), systems)
+    answers = table.strings("answer")
     facts = _read_questions(folder)
     spent = RecordedUsage(
         input_qms=cube.arrange(table.numbers("prompt_tokens"), -1, np.int32),
@@ -213,7 +213,7 @@ def read_medagentsbench(folder: Path, part: str) -> RecordedOutcomes:
 
 
 def read_routellm(folder: Path, part: str) -> RecordedOutcomes:
-    """Read `mmlu` or `gsm8k` with two models; only GSM8K has the answers' texts."""
+    """Read `mmlu` or `gsm8k` with two models; only GSM8K has replies."""
     cube, scores = _arrange_scores(folder, "task", lambda task: task.startswith(part))
     facts = _read_questions(folder)
     return RecordedOutcomes(
@@ -232,9 +232,9 @@ def _arrange_scores(
 ) -> tuple[OutcomeCube, NDArray[np.float32]]:
     """Return the cube and the scores of the rows with a value of `column` that is kept."""
     table = ParquetTable(folder / "outcomes.parquet")
-    names = table.names(column)
+    names = table.strings(column)
     rows = np.asarray([is_kept(name) for name in names.values])[names.codes]
-    cube = OutcomeCube(table.names("query_id").select(rows), table.names("model").select(rows))
+    cube = OutcomeCube(table.strings("query_id").select(rows), table.strings("model").select(rows))
     return cube, cube.arrange(table.numbers("score")[rows], np.nan, np.float32)
 
 
@@ -275,7 +275,7 @@ def mmlu_pro_replies(folder: Path, _: str) -> Iterator[ReplyRow]:
 def routellm_replies(folder: Path, _: str) -> Iterator[ReplyRow]:
     """Yield the replies to GSM8K."""
     table = ParquetTable(folder / "outcomes.parquet", [("task", "==", "gsm8k_responses")])
-    columns = (table.names(name) for name in ("query_id", "model", "response"))
+    columns = (table.strings(name) for name in ("query_id", "model", "response"))
     for id_, model, text in zip(*(names.texts() for names in columns), strict=True):
         yield f"routellm/{id_}", model, 0, text
 
@@ -301,11 +301,11 @@ def read_livecodebench(folder: Path, part: str) -> RecordedOutcomes:
     table = ParquetTable(
         folder / "outcomes.parquet", [("scenario", "==", _SCENARIOS.get(part, part))]
     )
-    questions, models = table.names("query_id"), table.names("model")
+    questions, models = table.strings("query_id"), table.strings("model")
     cube = OutcomeCube(questions, models)
     facts = {row["question_id"]: row for row in read_rows(folder / "queries.jsonl.zst")}
-    levels = _first_of(questions, table.names("difficulty"))
-    families = _first_of(questions, table.names("platform"))
+    levels = _first_of(questions, table.strings("difficulty"))
+    families = _first_of(questions, table.strings("platform"))
     return RecordedOutcomes(
         name=f"livecodebench/{part}",
         tasks=tuple(_contest_task(id_, facts, levels[id_]) for id_ in cube.questions),
@@ -341,7 +341,7 @@ def read_matharena(folder: Path, part: str) -> RecordedOutcomes:
     order is drawn with a fixed seed. Tokens and dollars of a call are the model's means.
     """
     table = ParquetTable(folder / "outcomes.parquet")
-    questions, models = table.names("query_id"), table.names("model")
+    questions, models = table.strings("query_id"), table.strings("model")
     cube = OutcomeCube(questions, models)
     solved = cube.arrange(table.numbers("n_success"), -1, np.int32)[:, :, 0]
     tried = cube.arrange(table.numbers("n_trials"), -1, np.int32)[:, :, 0]
