@@ -8,7 +8,7 @@ from pathlib import Path
 
 from batuta.errors import ConfigError
 
-SUFFIX = "_FILE"
+FILE_SUFFIX = "_FILE"
 """Suffix of the variable that names a file with the value, as in `BATUTA_SECRET_FILE`."""
 
 
@@ -22,15 +22,17 @@ def read_variable(environ: Mapping[str, str], name: str) -> str:
     """
     if given := environ.get(name, "").strip():
         return given
-    path = environ.get(f"{name}{SUFFIX}", "").strip()
+    path = environ.get(f"{name}{FILE_SUFFIX}", "").strip()
     if not path:
         return ""
     try:
         value = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{name}{SUFFIX} names {path}, which cannot be read: {error}") from None
+        raise ConfigError(
+            f"{name}{FILE_SUFFIX} names {path}, which cannot be read: {error}"
+        ) from None
     if not value:
-        raise ConfigError(f"{name}{SUFFIX} names {path}, which is empty")
+        raise ConfigError(f"{name}{FILE_SUFFIX} names {path}, which is empty")
     return value
 
 
@@ -62,7 +64,8 @@ def host_memory() -> int:
 def available_memory() -> int:
     """Return this machine's free memory in bytes, counting caches as free.
 
-    Where `/proc/meminfo` does not state it, as on macOS, return the whole memory.
+    A container's limit is ignored. Where `/proc/meminfo` does not state the free memory, as on
+    macOS, return the whole memory.
     """
     try:
         lines = Path("/proc/meminfo").read_text("utf-8").splitlines()

@@ -18,7 +18,7 @@ from batuta.language import PromptOptions
 
 CARD_FILE = "batuta.json"
 """Name of the card in a model's folder."""
-SUFFIX = ".gguf"
+GGUF_SUFFIX = ".gguf"
 _VERSION_LENGTH = 8
 
 
@@ -35,7 +35,8 @@ class ConductorCard:
     rounds: int = 1
     """Number of rounds in the training; after them the conductor accepts the answer."""
     prompt: str = ""
-    """Version of the prompt in the training; empty in old cards, which had the first."""
+    """Version of the prompt in the training; empty in old cards, for the first version. `write`
+    replaces an empty one by this Batuta's version."""
     workers: tuple[str, ...] = ()
     """The ids of the training's workers, in the order of their numbers; empty if not recorded."""
 
@@ -113,24 +114,24 @@ class ConductorCard:
 
 def card_path(policy_path: Path) -> Path:
     """Return the card's path: in a policy's folder, or beside a GGUF file and with its name."""
-    if policy_path.suffix == SUFFIX:
+    if policy_path.suffix == GGUF_SUFFIX:
         return policy_path.with_suffix(".json")
     return policy_path / CARD_FILE
 
 
 def is_policy(policy_path: Path) -> bool:
     """Return True for a folder with a card (of a conductor or a selector), or a GGUF file."""
-    return (policy_path if policy_path.suffix == SUFFIX else policy_path / CARD_FILE).is_file()
+    return (policy_path if policy_path.suffix == GGUF_SUFFIX else policy_path / CARD_FILE).is_file()
 
 
 def open_policy(policy_path: Path) -> tuple[Client, ConductorCard, str]:
-    """Return the model's client, its card, and its name with a digest of its weights.
+    """Return the model's client, its card, and its name with the beginning of its weights' digest.
 
     Raises:
         ConfigError: a file is missing or cannot be used.
     """
     card = ConductorCard.read(policy_path)
-    if policy_path.suffix == SUFFIX:
+    if policy_path.suffix == GGUF_SUFFIX:
         from batuta.embedded.gguf_client import GgufClient  # noqa: PLC0415 - needs an extra
 
         model, weights, kind = GgufClient.open(policy_path), [policy_path], "llama.cpp"

@@ -92,7 +92,8 @@ class Downloader:
 
         If the server does not support ranges, the whole file is downloaded again. Interrupted
         downloads and HTTP 429 and 5xx are retried until `_TRIES` attempts in a row bring nothing
-        new. A server that cannot be reached is not tried again while the file is empty.
+        new. While the file is empty, a connection that fails is not tried again, unless it timed
+        out.
 
         Args:
             url: the address of the file.
@@ -132,8 +133,9 @@ class Downloader:
     async def _fetch_rest(self, url: str, path: Path, at: int, on_bytes: OnBytes) -> bool:
         """Append the data from offset `at` on, or replace the file if the server ignores ranges.
 
-        Return False if the server refuses the range or sends another one. The file is then empty or
-        removed, so that the next attempt downloads all of it.
+        Return True if the file is complete. Return False if the server refuses the range of an
+        incomplete file or sends another one; the file is then empty or removed, so that the next
+        attempt downloads all of it.
 
         Raises:
             DownloadError: the server does not provide the file, or the file cannot be written.

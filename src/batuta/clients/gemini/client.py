@@ -80,6 +80,7 @@ class GeminiAdapter:
     supports_prefill = False
 
     def __init__(self, model: str, *, draws: bool = False) -> None:
+        """Create the adapter; with `draws`, images are requested besides text."""
         self._model = model
         self._draws = draws
 
@@ -166,7 +167,7 @@ def _gemini_version(model: str) -> tuple[int, int]:
 
 
 def _cap_thinking(thinking: dict[str, Any] | None, most: int | None) -> dict[str, Any] | None:
-    """Limit the thinking budget to half of the output cap, as thoughts count as output."""
+    """Limit a thinking budget to half of `most` output tokens, as thoughts count as output."""
     if thinking is not None and most is not None and "thinkingBudget" in thinking:
         return {**thinking, "thinkingBudget": min(thinking["thinkingBudget"], most // 2)}
     return thinking

@@ -1,8 +1,8 @@
 """`lead-and-hands`: a strong model (the lead) plans and reviews, a cheap model (the hands) acts.
 
-The lead does not read the whole conversation. It gets a brief: the user's newest messages, one line
-for each call of the newest actions, and for a review the hands' answer. So the cost of its calls
-does not grow with the session.
+The lead does not read the whole conversation. It gets a brief: the user's newest messages, a short
+entry for each call of the newest actions, and for a review the hands' answer. So the cost of its
+calls does not grow with the session.
 """
 
 from __future__ import annotations

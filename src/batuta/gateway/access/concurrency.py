@@ -14,7 +14,7 @@ from batuta.clients.redis_connections import RedisConnections
 LEASE = 30.0
 """Seconds after which the requests of a dead process no longer count."""
 _RENEW_SECONDS = 8.0
-"""Maximum number of seconds that are waited between renewals."""
+"""Maximum seconds between renewals."""
 
 # Redis runs a script as one step and has the one clock that all replicas share. The arguments are
 # the token, the cap and the lease in seconds; or to renew, the lease and the tokens.
@@ -54,7 +54,7 @@ class ConcurrencyCounter(Protocol):
         ...
 
     async def renew(self) -> None:
-        """Renew this replica's leases until cancelled; return at once if there are no leases."""
+        """Renew this replica's leases until cancelled; a counter without leases returns at once."""
         ...
 
 
@@ -87,6 +87,7 @@ class RedisConcurrency:
     """Counts in Redis for all replicas; while Redis is down, each replica admits its share."""
 
     def __init__(self, redis: RedisConnections, *, lease: float = LEASE) -> None:
+        """Count nothing yet; `lease` is in seconds, see `LEASE`."""
         self.redis = redis
         self._lease = lease
         self._held: dict[str, set[str]] = {}
@@ -94,7 +95,8 @@ class RedisConcurrency:
     async def enter(self, key: str, token: str, cap: int | None) -> bool:
         """Count the request in Redis, or against this replica's share while Redis is down.
 
-        Return False if the cap or share is reached.
+        Return False if the cap or share is reached. Without a cap, the request is always admitted,
+        and the next renewal counts it in Redis.
         """
         if cap is not None:
             args = (token, cap, self._lease)

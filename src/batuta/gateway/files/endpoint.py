@@ -42,8 +42,8 @@ CONTAINER_PATH = "/v1/containers/{container}/files"
 """The path of files written by programs, for OpenAI's clients; the container id is not used."""
 _MAX_PAGE = 1000
 _AFTER_NAMES = ("after", "after_id", "page")
-"""Parameters that have the id of the previous page's last file: that of OpenAI's clients, and those
-of Anthropic's older and newer ones."""
+"""Parameters with the id of the previous page's last file: of OpenAI's clients, and of Anthropic's
+older and newer clients."""
 _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,60}/[a-z0-9.+-]{1,100}")
 _REFUSED_QUERIES = frozenset({"before_id", "ids", "ids[]", "scope_id"})
 """Query parameters of Anthropic's clients that are refused: a list that ignored them would have
@@ -246,7 +246,7 @@ def _media_type(name: str, given: str | None) -> str:
 def _parse_purpose(form: Mapping[str, Any]) -> str:
     purpose = form.get("purpose") or "user_data"
     if not isinstance(purpose, str) or not _PURPOSE.fullmatch(purpose):
-        raise invalid_value("purpose", "it must be a word such as 'user_data'.")
+        raise invalid_value("purpose", "it must be a lower-case word such as 'user_data'.")
     return purpose
 
 

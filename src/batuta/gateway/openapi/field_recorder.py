@@ -4,8 +4,8 @@ Instead of a body, the parser gets a recorder, which notes the type and the boun
 read. Booleans and arrays of strings appear to be absent; required fields of other types, objects,
 arrays of objects and given strings appear to be present; all else is absent. To reach more
 branches, the parser is run again for each value of a field with a choice, at most `_MAX_RUNS` times
-in all; a run ends where the parser raises an error. A field that was read without a type accepts
-anything in the schema.
+in all; a run ends where the parser raises an error. A field that `get` read, or that was read only
+with `need`, accepts anything in the schema.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class _ObjectNotes:
         self.objects: dict[str, _ObjectNotes] = {}
         """Nested objects by field name; for an array of objects, its items."""
         self.required: set[str] | None = None
-        """The fields required by every completed run that read the object; None: by no run yet."""
+        """The fields required by every completed run that read the object; None: no such run."""
         self.open_names: set[str] = set()
-        """Fields that were read without a type."""
+        """Fields that `get` read, which accept anything."""
 
     def schema(self) -> Json:
         """Return the object's schema."""
@@ -174,7 +174,7 @@ class FieldRecorder(Fields):
         return self._inner(name, self.path(name))
 
     def objects(self, name: str, most: int) -> list[Fields] | None:
-        """Note an array of objects; return the recorder of one item."""
+        """Note an array of objects; return a list with the recorder of one item."""
         self._note(name, type="array", maxItems=most)
         return [self._inner(name, f"{self.path(name)}[]")]
 
@@ -188,8 +188,9 @@ def body_schema(
 
     Args:
         parse: the parser of a body.
-        given: strings that the body contains, by path, so that the parser does not stop there.
-        refused: known fields that are refused; they are left out.
+        given: strings that the body contains, by path (`Fields.path`), so that the parser does not
+            stop there.
+        refused: known fields of the body that are refused; they are left out.
     """
     notes, waiting, seen = _ObjectNotes(), [dict[str, str]()], set[tuple[tuple[str, str], ...]]()
     while waiting and len(seen) < _MAX_RUNS:

@@ -50,9 +50,9 @@ CACHE_SECONDS = 20.0
 _MAX_CACHED = 100
 """Maximum number of tenants whose figures are cached."""
 _DOWN_SHARE = 0.5
-"""Minimum fraction of failed calls, `declined` ones left out, of a worker that counts as down."""
+"""Minimum share of a worker's calls that failed without being `declined`, to count as down."""
 _TROUBLED_SHARE = 0.1
-"""Minimum fraction of failed calls of a worker that counts as troubled."""
+"""Minimum share of a worker's calls that failed, to count as troubled."""
 _MIN_CALLS = 3
 """Minimum number of calls for a worker to count as down."""
 _NOT_FAILED = frozenset({"cancelled", "limit", "circuit_open", HEDGE_LOST})
@@ -106,7 +106,7 @@ class SkillTable:
 
     families: tuple[str, ...]
     share: dict[str, dict[str, float]]
-    """Accuracy by worker and family; unknown values are missing."""
+    """Accuracy, 0 to 1, by worker and family; unknown values are missing."""
 
 
 def count_worker_stats(
@@ -187,7 +187,8 @@ class PoolPage:
     async def page(self, request: Request, session: WebSession) -> Response:
         """Show every worker with its health and figures.
 
-        A visitor with a key sees no figures that include other tenants' runs.
+        A visitor with a key sees no figures that include other tenants' runs, except the failures
+        in a row of a worker whose breaker is not closed.
         """
         catalogue, whole = self._catalogue, session.caller.role is not CallerRole.KEY
         found, runs = await self._worker_stats(session)
@@ -217,7 +218,7 @@ class PoolPage:
         )
 
     async def _learned(self) -> list[tuple[str, str, str, ArmStats]]:
-        """Return rows of exploring system, kind of question, alternative and judged results."""
+        """Return rows: exploring system, kind of question, alternative, and its judged results."""
         found: list[tuple[str, str, str, ArmStats]] = []
         for model in self._catalogue.models:
             if model.explore is None or model.conductor is None or self._store is None:
@@ -227,7 +228,7 @@ class PoolPage:
         return found
 
     def _ultra_prompt(self) -> PromptDescription | None:
-        """Describe the prompt of batuta-ultra's conductor; None if it has none."""
+        """Describe the prompt of batuta-ultra's conductor; None if there is no such prompt."""
         served = self._catalogue.find_model(ULTRA_MODEL)
         return describe_prompt(served.conductor, self._catalogue.pool) if served else None
 

@@ -2,9 +2,10 @@
 
 The method is algorithm 1 of Madaan et al., "Self-Refine: Iterative Refinement with Self-Feedback"
 (arXiv 2303.17651), in the form of the Conductor paper's baseline (arXiv 2512.04388): at most five
-turns of the same worker at temperature 0.7, which end as soon as the feedback finds nothing wrong.
+turns of the same worker at temperature 0.7, if the question sets none, which end as soon as the
+feedback finds nothing wrong.
 
-Deviations
+Deviations:
 - A turn is a call: draft, feedback, revision, feedback, revision. A revision sees only the last
   solution and its feedback, not the whole history.
 - The prompts are zero-shot. The feedback prompt asks for a verdict in words first. If the verdict
@@ -109,7 +110,7 @@ class SelfReflection:
 
     @property
     def name(self) -> str:
-        """The method and its turns."""
+        """The method and its maximum number of turns."""
         return f"self-reflection/{self.calls}"
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:

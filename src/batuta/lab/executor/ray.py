@@ -1,9 +1,9 @@
 """Runs items in actors of a Ray cluster: many processes, on one machine or on many.
 
 The driver repeatedly calls `exchange` of each actor, which takes as many items as the actor has
-free slots and returns finished items. Ray restarts an actor that dies, on any machine with room,
-and the actor's unfinished items run again. The journal of calls keeps their finished calls from
-being paid twice.
+free slots and returns finished items and the items' questions. Ray restarts an actor that dies, on
+any machine with room, and the actor's unfinished items run again. The journal of calls keeps their
+finished calls from being paid twice.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ async def open_ray(
         workers: number of actors; None: one for each free core.
 
     Raises:
-        ConfigError: the cluster cannot be reached or starts no actor, or its
-            machines have another version of Batuta.
+        ConfigError: the cluster cannot be reached, does not start every actor in time, or has
+            machines with another version of Batuta.
     """
     ray = _import_ray()
     started = not ray.is_initialized()
@@ -126,7 +126,9 @@ def _start_actors(ray: Any, workers: int | None) -> RayExecutor:
         machines = ray.get([actor.describe.remote() for actor in actors], timeout=START_TIMEOUT_S)
     except ray.exceptions.RayError as error:
         first = str(error).strip().partition("\n")[0]
-        raise ConfigError(f"the cluster started no worker process of Batuta: {first}") from None
+        raise ConfigError(
+            f"the cluster did not start every worker process of Batuta: {first}"
+        ) from None
     others = {f"{version} on {host}" for host, version in machines if version != package_version()}
     if others:
         wrong = ", ".join(sorted(others))
@@ -161,7 +163,8 @@ class RayExecutor:
 
         Raises:
             ExceptionGroup: contains the first error of the job or of `deliver`, or an
-                ExecutorError if all actors were lost, or one item's process too often.
+                ExecutorError if all actors were lost, one item's process died too often, or an
+                actor cannot read the job.
             ExecutorError: the job cannot be sent to other processes.
         """
         if not items:
@@ -273,7 +276,8 @@ class _Answering:
             result = await (self._answer or refuse_question)(question)
         except Exception as raised:  # noqa: BLE001 - raised in the item that asked
             error = portable_error(raised)
-        with suppress(self._ray.exceptions.RayActorError):  # the item runs and asks again
+        # If the actor has died, the item runs again and asks again.
+        with suppress(self._ray.exceptions.RayActorError):
             await actor.answer.remote(token, number, result, error)
 
 
@@ -294,8 +298,8 @@ class _ActorDispatcher:
         """Run until every result was delivered, or the actor is permanently lost.
 
         Raises:
-            ExecutorError: no actor is left, an item was lost too often, or the actor cannot read
-                the job.
+            ExecutorError: no actor is left, an item's process died too often, or the actor cannot
+                read the job.
             Exception: raised by the job, an item or `deliver`.
         """
         ray = self._work.ray

@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from batuta.distribution import install_hint
 from batuta.embedded.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from batuta.embedded.model_files import read_json
-from batuta.embedded.policy import SUFFIX, ConductorCard, is_policy
+from batuta.embedded.policy import GGUF_SUFFIX, ConductorCard, is_policy
 from batuta.environment import available_memory, models_cache
 from batuta.errors import ConfigError, report_unwritable
 from batuta.files import file_sha256
@@ -182,8 +182,8 @@ def export_gguf(
 
     if kind not in WEIGHT_TYPES:
         raise ConfigError(f"weights can be stored as F32, F16, BF16 or Q8_0, not {kind}")
-    if out.suffix != SUFFIX:
-        raise ConfigError(f"--out {out} must end in {SUFFIX}, as its card has the same name")
+    if out.suffix != GGUF_SUFFIX:
+        raise ConfigError(f"--out {out} must end in {GGUF_SUFFIX}, as its card has the same name")
     quantised = GGMLQuantizationType[kind]
     try:
         config: Any = json.loads((folder / "config.json").read_text("utf-8"))

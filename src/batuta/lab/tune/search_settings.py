@@ -14,9 +14,10 @@ class SearchSettings:
     """The settings of a search."""
 
     call_weight: float = 0.01
-    """The price of a call: the gain in accuracy that justifies one more call."""
+    """The price of a call: the gain in accuracy that justifies one more call. To keep `mean_calls`,
+    the search raises its price above this one."""
     mean_calls: float | None = None
-    """Maximum mean calls per question; None for no limit."""
+    """Maximum mean calls per question of the best workflows; None for no limit."""
     usd_weight: float = 0.0
     """The gain in accuracy that justifies one more dollar per question."""
     batch: int = 2
@@ -29,8 +30,8 @@ class SearchSettings:
     optimism: float = 1.0
     """The number of standard deviations added to the expected accuracy of an untried workflow."""
     caution: float = 0.5
-    """The number of standard deviations subtracted from the expected accuracy when a workflow is
-    chosen."""
+    """The number of standard deviations subtracted from the expected accuracy when workflows are
+    ranked."""
     parents: int = 2
     """The number of a group's best workflows whose neighbours are considered, besides the best
     workflow of each level."""

@@ -1,4 +1,4 @@
-"""The pipes between the supervisor and a test's processes."""
+"""The pipes between the supervisor and a test's processes, and their out-of-memory score."""
 # ruff: noqa: PTH123 - no pathlib here, see the package
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ def close_descriptors(*descriptors: int) -> None:
 
 
 class RunningTest:
-    """A test's order, its standard input, and pipes for stdout, stderr and its report."""
+    """A test's order, its standard input, and pipes for stdout, stderr and its report, the result.
+
+    Its descriptors are not closed here: `stdin`, `readers` and `writers` belong to the caller.
+    """
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.order = order
@@ -36,15 +39,17 @@ class RunningTest:
         os.lseek(self.stdin, 0, os.SEEK_SET)
         self.readers: list[int] = []
         self.writers: list[int] = []
+        """Descriptors, like `readers` in the order stdout, stderr, result."""
         for _ in ("stdout", "stderr", "result"):
             reader, writer = os.pipe()
             os.set_blocking(reader, False)
             self.readers.append(reader)
             self.writers.append(writer)
         self.received = {reader: bytearray() for reader in self.readers}
+        """What was read from each of `readers`."""
 
     def read_available(self, reader: int) -> bool:
-        """Read up to `CHUNK` bytes; return False if none is available or the stream has ended."""
+        """Add up to `CHUNK` bytes to `received`; return False if there are none now or any more."""
         try:
             data = os.read(reader, CHUNK)
         except BlockingIOError:

@@ -1,6 +1,7 @@
 """Partitions of runs by day in PostgreSQL, and the run's time in contents, in both databases.
 
-Existing rows are not copied: their table becomes the partition of all days until today, and only
+The time is written into every row of the contents. Partitioning copies no rows: the old table
+becomes the partition of all days until today, or until its newest row if that is later, and only
 its primary key is rebuilt. Rows dated after 2099 are moved to a partition of their own.
 """
 
@@ -47,7 +48,10 @@ def upgrade() -> None:
 
 
 def _first_day() -> int:
-    """Return the start of the first daily partition, in seconds since the epoch: after all rows."""
+    """Return the start of the first daily partition, in seconds since the epoch.
+
+    It is after all rows dated before 2100.
+    """
     latest = sa.text("SELECT max(created) FROM runs WHERE created < :late")
     newest = op.get_bind().execute(latest, {"late": _LATE_START}).scalar()
     if newest is None:
