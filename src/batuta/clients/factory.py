@@ -86,11 +86,6 @@ class Deployment:
         if not 0 <= self.weight < math.inf:
             raise ValueError("a weight must be a finite number that is not negative")
 
-    @property
-    def is_paused(self) -> bool:
-        """Whether a call would have to wait now, as the server asked to slow down."""
-        return self.throttle is not None and self.throttle.remaining_wait() > 0
-
 
 COOLDOWN = BreakerPolicy(failures=1, pause=15.0)
 """A deployment is skipped after one failure, other than a rate limit or an error of the request:
@@ -110,7 +105,11 @@ class Deployments:
         if not members:
             raise ValueError("a model needs at least one deployment")
         self._members = tuple(
-            (CircuitBreakerClient(each.client, WorkerHealth(COOLDOWN), "a deployment"), each)
+            (
+                CircuitBreakerClient(each.client, WorkerHealth(COOLDOWN), "a deployment"),
+                each.weight,
+                each.throttle,
+            )
             for each in members
         )
 
@@ -150,10 +149,15 @@ class Deployments:
         """
         rng = Random(_conversation_beginning(request))
         drawn = [
-            (each.is_paused, rng.expovariate(each.weight) if each.weight else math.inf, number)
-            for number, (_, each) in enumerate(self._members)
+            (_is_paused(throttle), rng.expovariate(weight) if weight else math.inf, number)
+            for number, (_, weight, throttle) in enumerate(self._members)
         ]
         return [self._members[number][0] for *_, number in sorted(drawn)]
+
+
+def _is_paused(throttle: Throttle | None) -> bool:
+    """Return True if a call would have to wait now, because the server asked to slow down."""
+    return throttle is not None and throttle.remaining_wait() > 0
 
 
 def _conversation_beginning(request: Request) -> str:
