@@ -22,9 +22,9 @@ def may_draft(health: WorkerHealth, context: PlanningContext) -> bool:
     If so, the caller must report the result by `note_decision` or `record_abandoned`. While the
     breaker is open, only the first draft of a question may probe the model.
     """
-    if context.sample or context.previous:
-        return health.state is not BreakerState.OPEN
-    return health.allow_call()
+    if is_first_draft(context):
+        return health.allow_call()
+    return health.state is not BreakerState.OPEN
 
 
 def skipped_decision(health: WorkerHealth) -> MalformedPlan:
@@ -50,7 +50,18 @@ def note_decision(
     """
     if not isinstance(decision, MalformedPlan):
         health.record_success(seconds)
-    elif decision.outage or context.sample or context.previous:
-        health.record_abandoned()
-    else:
+    elif decision.outage:
+        note_abandoned(health, context)
+    elif is_first_draft(context):
         health.record_failure(MALFORMED)
+
+
+def note_abandoned(health: WorkerHealth, context: PlanningContext) -> None:
+    """Record a draft that says nothing about the model; only a first draft may be the probe."""
+    if is_first_draft(context):
+        health.record_abandoned()
+
+
+def is_first_draft(context: PlanningContext) -> bool:
+    """Return True if no draft for the question was requested before."""
+    return not (context.sample or context.previous)

@@ -13,7 +13,12 @@ from dataclasses import dataclass, replace
 import anyio
 
 from batuta.clients.resilience import WorkerHealth
-from batuta.conductors.draft_breaker import may_draft, note_decision, skipped_decision
+from batuta.conductors.draft_breaker import (
+    may_draft,
+    note_abandoned,
+    note_decision,
+    skipped_decision,
+)
 from batuta.core import (
     AcceptedAnswer,
     CallListener,
@@ -131,7 +136,7 @@ class LLMConductor:
         try:
             decision = await self._draft(context, listener)
         except BaseException:
-            health.record_abandoned()
+            note_abandoned(health, context)
             raise
         note_decision(health, context, decision, time.perf_counter() - began)
         return decision

@@ -1,17 +1,20 @@
 """A conductor that writes no workflows is left alone, and what it costs counts before it is spent."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 import pytest
 
 from batuta.clients import ScriptedClient
 from batuta.clients.resilience import BreakerPolicy, WorkerHealth
+from batuta.conductors.draft_breaker import MALFORMED, may_draft, note_decision
 from batuta.conductors.prompted import ConductorOptions, drafting_sampling, prompted_conductor
 from batuta.core import (
+    Draft,
     Limits,
     MalformedPlan,
     Outcome,
+    PlanningContext,
     Pool,
     Price,
     Question,
@@ -123,3 +126,19 @@ async def test_a_draft_that_was_cut_says_so():
     one, _ = conductor(lambda _: cut, Clock())
     run = await ask(one)
     assert "was truncated at 1024 tokens" in run.rounds[0].decision.reason
+
+
+async def test_a_later_draft_of_another_question_does_not_end_the_probe():
+    clock = Clock()
+    health = WorkerHealth(BreakerPolicy(1, 60), clock=clock)
+    first = PlanningContext(question=Question.of("q"), pool=POOL)
+    later = replace(first, sample=1)
+    nothing = MalformedPlan(draft=Draft(), reason="no workflow")
+    health.record_failure(MALFORMED)
+    clock.now = 61
+    assert may_draft(health, first), "the probe"
+    assert may_draft(health, later)
+    note_decision(health, later, nothing, 1.0)
+    assert not may_draft(health, first), "the probe has not ended"
+    note_decision(health, first, nothing, 1.0)
+    assert health.wait > 60 - 1
