@@ -24,7 +24,7 @@ from batuta.clients import (
     provider_key,
     provider_url,
 )
-from batuta.clients.discovery import DETAIL_SECONDS, PROBE_SECONDS
+from batuta.clients.discovery import DETAIL_SECONDS, MAX_MODELS, PROBE_SECONDS
 from batuta.clients.openai.client import TextCallClient
 from clients.cases import worker
 from fakes import FakeOpenAI, Fault
@@ -67,7 +67,8 @@ async def test_keys_give_workers_with_prices(http):
 
 async def test_local_servers_are_asked(http):
     async with FakeOpenAI() as server:
-        server.tags = ["llama3:8b", "nomic-embed-text:latest"]
+        # of many models only the first are asked for details, and those that embed do not count
+        server.tags = [*(f"nomic-embed-text:{n}" for n in range(MAX_MODELS)), "llama3:8b"]
         server.models = [{"id": "qwen", "owned_by": "vllm", "max_model_len": 4096}]
         environ = NOWHERE | {"OLLAMA_HOST": server.host, "VLLM_BASE_URL": server.url}
         found = (await discover_pool(environ, http)).specs

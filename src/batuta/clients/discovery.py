@@ -80,11 +80,12 @@ async def list_models(http: HttpTransport, server: ModelServer) -> tuple[ListedM
             return None
     if listed is None:
         return None
-    known = {model.name: model for model in listed[:MAX_MODELS]}
+    chat = [m for m in listed if not any(word in m.name.lower() for word in _NO_CHAT)]
+    known = {model.name: model for model in chat[:MAX_MODELS]}
     if add_details := _DETAILS.get(server.kind):
         with anyio.move_on_after(DETAIL_SECONDS):  # details that arrived in time are kept
             await add_details(http, server, known)
-    return tuple(m for m in known.values() if not any(word in m.name.lower() for word in _NO_CHAT))
+    return tuple(known.values())
 
 
 async def _list_ollama(http: HttpTransport, server: ModelServer) -> tuple[ListedModel, ...]:
