@@ -7,6 +7,7 @@ import pytest
 
 from batuta.errors import SourceError
 from batuta.lab.tasks.recorded import load_recorded
+from batuta.lab.tasks.recorded.readers import TextColumn
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -122,3 +123,9 @@ def test_a_table_of_another_form_is_refused(tmp_path):
     write(tmp_path / "recorded" / "routerdc", [{"nothing": 1}], queries=[])
     with pytest.raises(SourceError, match="not in the format of routerdc"):
         load_recorded("routerdc/test", folder=tmp_path)
+
+
+def test_a_missing_string_stays_missing_in_selected_rows():
+    column = TextColumn(("a", "b"), np.array([0, -1, 1, -1], np.int32))
+    assert column.select(np.array([True, True, False, True])).texts() == ["a", "", ""]
+    assert column.select(np.array([True, False, True, False])).texts() == ["a", "b"]

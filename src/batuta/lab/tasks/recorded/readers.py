@@ -39,8 +39,9 @@ class TextColumn:
     def select(self, rows: NDArray[np.bool_]) -> TextColumn:
         """Return the column of the rows, with only the strings that occur in these rows."""
         present, codes = np.unique(self.codes[rows], return_inverse=True)
-        values = tuple(self.values[int(code)] for code in present.tolist())
-        return TextColumn(values, codes.astype(np.int32))
+        is_missing = present[:1] == -1  # the smallest code, so it comes first
+        values = tuple(self.values[int(code)] for code in present.tolist() if code >= 0)
+        return TextColumn(values, (codes - int(is_missing.sum())).astype(np.int32))
 
 
 class ParquetTable:
@@ -233,7 +234,7 @@ def _arrange_scores(
     """Return the cube and the scores of the rows with a value of `column` that is kept."""
     table = ParquetTable(folder / "outcomes.parquet")
     names = table.strings(column)
-    rows = np.asarray([is_kept(name) for name in names.values])[names.codes]
+    rows = np.asarray([*map(is_kept, names.values), False])[names.codes]  # -1: missing
     cube = OutcomeCube(table.strings("query_id").select(rows), table.strings("model").select(rows))
     return cube, cube.arrange(table.numbers("score")[rows], np.nan, np.float32)
 
