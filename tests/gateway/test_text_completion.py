@@ -92,8 +92,16 @@ async def test_what_is_malformed_is_told_by_its_field(change, code, param):
     assert (status, said["error"]["code"], said["error"]["param"]) == (400, code, param)
 
 
-async def test_values_that_ask_for_nothing_pass_and_others_are_told():
-    nothing = {"echo": False, "suffix": None, "logprobs": None, "n": 1, "best_of": 1, "user": "u"}
+@pytest.mark.parametrize("logprobs", [None, False])
+async def test_values_that_ask_for_nothing_pass_and_others_are_told(logprobs):
+    nothing = {
+        "echo": False,
+        "suffix": None,
+        "logprobs": logprobs,
+        "n": 1,
+        "best_of": 1,
+        "user": "u",
+    }
     async with Serving() as server:
         status, headers, _ = await server.post(PATH, json={**ASK, **nothing, "foo": 1})
     assert (status, headers["x-batuta-ignored"]) == (200, "user, foo")

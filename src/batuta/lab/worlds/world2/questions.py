@@ -243,7 +243,7 @@ def _draw_shift(rng: Random, level: int) -> Slots:
 
 def _read_shift(slots: Slots) -> tuple[tuple[str, ...], str] | None:
     word = slots["word"]
-    if not re.fullmatch("[a-z]{3,8}", word) or not slots["places"].isdigit():
+    if not re.fullmatch("[a-z]{3,8}", word) or not slots["places"].isdecimal():
         return None
     places = int(slots["places"])
     return tuple(word), "".join(chr((ord(c) - 97 + places) % 26 + 97) for c in word)
