@@ -218,12 +218,17 @@ def test_the_price_of_a_recording_is_looked_up_and_bounds_the_cost():
 
 
 def test_gemini_thinks_by_budget_or_by_level():
-    def thinking(model, effort):
-        config = gemini_body(model, asked(effort))["generationConfig"]
+    def thinking(model, effort, most=None):
+        request = asked(effort)
+        request = replace(request, sampling=replace(request.sampling, max_tokens=most))
+        config = gemini_body(model, request)["generationConfig"]
         return config.get("thinkingConfig")
 
     assert thinking("gemini-2.5-flash", "none") == {"thinkingBudget": 0, "includeThoughts": False}
     assert thinking("gemini-2.5-pro", "none")["thinkingBudget"] == 128
+    for model, budget in (("flash", 150), ("pro", 150), ("flash-lite", 0)):
+        assert thinking(f"gemini-2.5-{model}", "high", 300)["thinkingBudget"] == budget
+    assert thinking("gemini-2.5-pro", "high", 100)["thinkingBudget"] == 128
     assert thinking("gemini-3-pro", "medium") == {"thinkingLevel": "high", "includeThoughts": True}
     assert thinking("gemini-2.0-flash", "high") is None
 

@@ -38,6 +38,8 @@ _THINKING_BUDGETS = {
     "xhigh": 24576,
     "max": 24576,
 }
+_LEAST_LITE_BUDGET = 512
+"""Minimum thinking budget of Flash-Lite, besides 0."""
 _LOW_EFFORTS = {"none", "minimal", "low"}
 _VERSION = re.compile(r"gemini-(\d+)(?:\.(\d+))?")
 _TOOL_MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
@@ -116,27 +118,27 @@ class GeminiAdapter:
     def _generation_config(self, request: Request) -> dict[str, Any]:
         sampling = request.sampling
         refuse_fields(self._model, sampling, ("logprobs",))
+        most = min_cap(sampling.max_tokens, request.max_output)
         config: dict[str, Any] = {
             "temperature": sampling.temperature,
             "topP": sampling.top_p,
             "topK": sampling.top_k,
             "frequencyPenalty": sampling.frequency_penalty,
             "presencePenalty": sampling.presence_penalty,
-            "maxOutputTokens": min_cap(sampling.max_tokens, request.max_output),
+            "maxOutputTokens": most,
             "stopSequences": list(sampling.stop) or None,
             "seed": sampling.seed,
             "candidateCount": sampling.choices,
             "responseModalities": ["TEXT", "IMAGE"] if self._draws else None,
-            "thinkingConfig": _cap_thinking(
-                self._thinking_config(sampling.effort), request.max_output
-            ),
+            "thinkingConfig": self._thinking_config(sampling.effort, most),
         }
         if request.response_format is not None:
             config["responseMimeType"] = "application/json"
             config["responseJsonSchema"] = dict(request.response_format.schema) or None
         return {name: value for name, value in config.items() if value is not None}
 
-    def _thinking_config(self, effort: str | None) -> dict[str, Any] | None:
+    def _thinking_config(self, effort: str | None, most: int | None) -> dict[str, Any] | None:
+        """Return the thinking of an effort; a budget is at most half of `most` output tokens."""
         if effort is None:
             return None
         shown = effort != "none"
@@ -147,8 +149,12 @@ class GeminiAdapter:
             return {"thinkingLevel": self._thinking_level(effort), "includeThoughts": shown}
         if version == (2, 5) and effort in _THINKING_BUDGETS:
             budget = _THINKING_BUDGETS[effort]
+            if most is not None:  # thoughts count as output
+                budget = min(budget, most // 2)
             if "pro" in self._model:
                 budget = max(budget, 128)  # thinking cannot be turned off
+            elif "lite" in self._model and budget < _LEAST_LITE_BUDGET:
+                budget = 0
             return {"thinkingBudget": budget, "includeThoughts": shown}
         return None
 
@@ -164,13 +170,6 @@ def _gemini_version(model: str) -> tuple[int, int]:
     """Return (3, 8) for `gemini-3.8-flash`, and (0, 0) for a model with another name."""
     named = _VERSION.match(model)
     return (int(named[1]), int(named[2] or 0)) if named else (0, 0)
-
-
-def _cap_thinking(thinking: dict[str, Any] | None, most: int | None) -> dict[str, Any] | None:
-    """Limit a thinking budget to half of `most` output tokens, as thoughts count as output."""
-    if thinking is not None and most is not None and "thinkingBudget" in thinking:
-        return {**thinking, "thinkingBudget": min(thinking["thinkingBudget"], most // 2)}
-    return thinking
 
 
 def _add_tools(body: dict[str, Any], request: Request, model: str) -> None:
