@@ -22,6 +22,11 @@ GGUF_SUFFIX = ".gguf"
 _VERSION_LENGTH = 8
 
 
+def _first_prompt(rendering: PromptOptions) -> str:
+    """Return the version of the prompt of cards that name none."""
+    return "compact-1" if rendering.compact else "1"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConductorCard:
     """The facts about a trained conductor that serving needs."""
@@ -35,8 +40,8 @@ class ConductorCard:
     rounds: int = 1
     """Number of rounds in the training; after them the conductor accepts the answer."""
     prompt: str = ""
-    """Version of the prompt in the training; empty in old cards, for the first version. `write`
-    replaces an empty one by this Batuta's version."""
+    """Version of the prompt in the training; empty until `write` states this Batuta's version. For
+    an old card, which states none, `read` returns the first version."""
     workers: tuple[str, ...] = ()
     """The ids of the training's workers, in the order of their numbers; empty if not recorded."""
 
@@ -46,7 +51,7 @@ class ConductorCard:
         Raises:
             ConfigError: the prompt's version has changed.
         """
-        trained = self.prompt or ("compact-1" if self.rendering.compact else "1")
+        trained = self.prompt or _first_prompt(self.rendering)
         if trained != self.rendering.version:
             raise ConfigError(
                 f"the conductor {self.name} was trained on prompt {trained} and this Batuta writes "
@@ -103,6 +108,7 @@ class ConductorCard:
             rendering = PromptOptions(**data.pop("rendering"))
             workers = tuple(data.pop("workers", ()))
             card = ConductorCard(rendering=rendering, workers=workers, **data)
+            card = replace(card, prompt=card.prompt or _first_prompt(rendering))
         except (KeyError, TypeError) as error:
             raise ConfigError(f"{path} is not a conductor's card: {error}") from None
         for name, least in (("temperature", 0), ("max_tokens", 1), ("rounds", 1)):

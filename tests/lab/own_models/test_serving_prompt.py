@@ -1,11 +1,13 @@
 """A trained conductor behind a server is prompted as it was in training, byte for byte."""
 
+import json
+
 import pytest
 
 from batuta.clients import HttpTransport
 from batuta.config.load import load_config
 from batuta.core import Question, Task, TaskId
-from batuta.embedded.policy import ConductorCard
+from batuta.embedded.policy import ConductorCard, card_path
 from batuta.engine import conduct
 from batuta.errors import ConfigError
 from batuta.lab.train.episodes import Episode, render_chat_prompt
@@ -122,3 +124,15 @@ def test_what_is_written_is_read_with_its_wording(tmp_path):
     read = ConductorCard.read(tmp_path)
     assert read.prompt == PromptOptions().version and read.workers == ("a",)
     read.check_prompt()
+
+
+def test_an_old_card_that_is_written_again_keeps_its_first_prompt(tmp_path):
+    """A merged or exported conductor got this version, and its check passed wrongly."""
+    (tmp_path / "old").mkdir()
+    ConductorCard(name="mine", rendering=PromptOptions()).write(tmp_path / "old")
+    path = card_path(tmp_path / "old")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"prompt": ""}))
+    (tmp_path / "new").mkdir()
+    ConductorCard.read(tmp_path / "old").write(tmp_path / "new")
+    with pytest.raises(ConfigError, match="was trained on prompt 1"):
+        ConductorCard.read(tmp_path / "new").check_prompt()
