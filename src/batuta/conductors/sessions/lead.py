@@ -96,7 +96,8 @@ def _describe_action(action: Action) -> Iterator[str]:
     for call in action.calls:
         result = clip_text(results.get(call.id, "no result"), _LONGEST_RESULT)
         outcome = " ".join(result.split())
-        yield f"- {call.name} {clip_text(call.arguments, _LONGEST_ARGUMENTS)}: {outcome}"
+        arguments = " ".join(clip_text(call.arguments, _LONGEST_ARGUMENTS).split())
+        yield f"- {call.name} {arguments}: {outcome}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

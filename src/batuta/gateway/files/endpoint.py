@@ -221,7 +221,7 @@ async def _read_form(request: Request) -> FormData:
             server lacks the form parser.
     """
     kind = request.headers.get("content-type", "")
-    if not kind.startswith("multipart/form-data"):
+    if not kind.lower().startswith("multipart/form-data"):
         message = "Send the file as 'multipart/form-data'."
         raise APIError(415, "unsupported_media_type", message)
     if find_spec("python_multipart") is None:
