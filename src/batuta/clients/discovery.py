@@ -68,7 +68,7 @@ class ModelServer:
 
 
 async def list_models(http: HttpTransport, server: ModelServer) -> tuple[ListedModel, ...] | None:
-    """Return the chat models among the first `MAX_MODELS` that the server lists.
+    """Return the first `MAX_MODELS` chat models that the server lists.
 
     Returns None if the server cannot be reached, answers with an error, or takes too long.
     """
