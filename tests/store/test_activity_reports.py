@@ -63,7 +63,7 @@ async def test_runs_are_told_by_hour_and_system(target):
         later = await report_activity(store.database, ("day", "model"), since=NOON + 3600.0)
         assert [(a.group, a.runs) for a in later] == [(("2026-11-21", "batuta"), 1)]
         assert await report_activity(store.database, ("session",), models=["nobody"]) == []
-        with pytest.raises(ValueError, match="not by colour"):
+        with pytest.raises(ValueError, match="grouped by colour"):
             await report_activity(store.database, ("colour",))
 
 
@@ -84,7 +84,7 @@ async def test_refusals_are_counted_by_hour_and_survive_the_process(target):
         assert [each.group for each in late] == [("other",)]
         await store.forgetting.forget_tenant("acme")
         assert [each.group for each in await store.refusals.report(("tenant",))] == [("other",)]
-        with pytest.raises(ValueError, match="not colour"):
+        with pytest.raises(ValueError, match="grouped by colour"):
             await store.refusals.report(("colour",))
 
 
