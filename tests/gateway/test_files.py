@@ -256,7 +256,7 @@ async def test_size_number_and_room_of_a_tenant_are_bounded(store):
         for n in range(4):
             assert (await upload(server, f"{n}.txt", b"x"))[0] == 200
         status, said = await upload(server, "c.txt", b"x")
-        assert status == 413 and "may have 5" in said["error"]["message"]
+        assert status == 413 and "at most 5" in said["error"]["message"]
     found = await store.files.list("local")
     assert len(found) == 5 and sum(file.size for file in found) == 2_000_004
 
@@ -438,7 +438,7 @@ async def test_ten_thousand_files_of_a_tenant_are_listed_searched_and_forgotten(
         state = scripted_state({"ada": ada}, store=store, file_limits=few, server_tools=offered)
         async with Serving(state) as server:
             status, said = await upload(server, "one-more.txt", b"x")
-            assert status == 413 and "may have 10000" in said["error"]["message"]
+            assert status == 413 and "at most 10000" in said["error"]["message"]
             listed, more, after = [], True, ""
             while more:
                 path = f"/v1/files?limit=1000{after}"
