@@ -1,6 +1,7 @@
 """Which models our own computing is right for: the others are refused, or sampled by transformers."""
 
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -207,7 +208,13 @@ def test_a_model_that_writes_no_text_is_refused_in_a_sentence(start):
 
 
 GPT2 = (GPT2LMHeadModel, GPT2Config)
-GPT2_SIZES = {"n_embd": 24, "n_layer": 2, "n_head": 2, "n_positions": 2048, "eos_token_id": 1}
+GPT2_SIZES: dict[str, Any] = {
+    "n_embd": 24,
+    "n_layer": 2,
+    "n_head": 2,
+    "n_positions": 2048,
+    "eos_token_id": 1,
+}
 
 
 @pytest.mark.parametrize(

@@ -46,8 +46,8 @@ def parse_completion(body: Fields) -> ParsedCall:
     model, prompt = body.need_text("model"), _parse_prompt(body)
     for name, reason in REFUSED_FIELDS.items():
         # `logprobs: 0` still requests the log probabilities of the sampled tokens.
-        value = body.get(name)
-        if value not in _EMPTY_VALUES or (name == "logprobs" and value == 0 and value is not False):
+        value: object = body.get(name)
+        if value not in _EMPTY_VALUES or (name == "logprobs" and type(value) is int):
             raise unsupported_parameter(name, reason)
     for name in ("n", "best_of"):
         if body.whole(name, 1, 128) not in {None, 1}:
