@@ -68,7 +68,7 @@ class StoredResponse:
     created: float
     """Seconds since the epoch."""
     status: str
-    """As in the Responses API, such as `in_progress`."""
+    """The status as in the Responses API, such as `in_progress`."""
     previous: str | None
     """The id of the response that this one continues; None: none."""
     body: bytes

@@ -46,7 +46,7 @@ class RunningTest:
             self.readers.append(reader)
             self.writers.append(writer)
         self.received = {reader: bytearray() for reader in self.readers}
-        """What was read from each of `readers`."""
+        """The bytes read from each of `readers`."""
 
     def read_available(self, reader: int) -> bool:
         """Add up to `CHUNK` bytes to `received`; return False if there are none now or any more."""
