@@ -68,14 +68,16 @@ def told(ada) -> str:
 
 
 @asynccontextmanager
-async def serving(store, ada, limits: FileLimits | None = LIMITS, interpreter="", **more):
+async def serving(
+    store, ada, limits: FileLimits | None = LIMITS, interpreter="", background=False, **more
+):
     async with HttpTransport() as http:
         setting = PythonSetting(server_tool=True, interpreter=interpreter)
         offered = open_served_tools(ToolsSetting(python=setting), http, {})
         state = scripted_state(
             {"ada": ada}, store=store, file_limits=limits, server_tools=offered, **more
         )
-        async with Serving(state) as server:
+        async with Serving(state, background=background) as server:
             yield server
 
 
@@ -380,15 +382,25 @@ def looking():
     return ScriptedClient(reply)
 
 
-async def test_files_of_earlier_turns_are_there_in_a_later_one(store):
+@pytest.mark.parametrize("background", [False, True])
+async def test_files_of_earlier_turns_are_there_in_a_later_one(store, background):
     """By the previous response, its container or its items sent again; of nothing, nothing."""
     ada = looking()
-    async with serving(store, ada) as server:
+    async with serving(store, ada, background=background) as server:
         _, made = await upload(server, "table.csv", TABLE)
         tool = {"type": "code_interpreter", "container": {"type": "auto", "file_ids": [made["id"]]}}
         api: Any = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0)
         async with api:
-            first = await api.responses.create(model="worker/ada", input="Double it.", tools=[tool])
+
+            async def create(**fields):
+                got = await api.responses.create(
+                    model="worker/ada", background=background, **fields
+                )
+                while got.status in {"queued", "in_progress"}:
+                    got = await api.responses.retrieve(got.id)
+                return got
+
+            first = await create(input="Double it.", tools=[tool])
             again = [each.model_dump(exclude_none=True) for each in first.output]
             asked = {"role": "user", "content": "What is there?"}
             call = next(each for each in first.output if each.type == "code_interpreter_call")
@@ -401,11 +413,11 @@ async def test_files_of_earlier_turns_are_there_in_a_later_one(store):
                 ({"input": [asked], "tools": [{**container, "container": "cntr_none"}]}, none),
                 ({"input": [asked], "tools": [CONTAINER]}, none),
             ):
-                await api.responses.create(model="worker/ada", **fields)
+                await create(**fields)
                 assert told(ada).startswith(names), fields
             await api.files.delete(made["id"])
             fields = {"input": [asked], "tools": [CONTAINER], "previous_response_id": first.id}
-            await api.responses.create(model="worker/ada", **fields)
+            await create(**fields)
             assert told(ada).startswith("['out.csv']")
 
 

@@ -160,7 +160,11 @@ class BackgroundResponses:
         ) as prepared:  # raises if the call cannot be run; the job reserves its budget again
             headers = prepared.headers
         queued = new_response(response_call.echo, response_id(run_id), created, "queued")
-        past = {"items": list(history.items), "named": dict(history.by_id)}
+        past = {
+            "items": list(history.items),
+            "named": dict(history.by_id),
+            "files": list(history.files),
+        }
         job = {
             "request": dict(body.raw),
             "past": past,
@@ -184,7 +188,10 @@ class BackgroundResponses:
             StoreError: the database fails, or the call is refused with status 503; the job can be
                 run again.
         """
-        past = ResponseHistory(tuple(job.body["past"]["items"]), job.body["past"]["named"])
+        stored = job.body["past"]  # without files if an earlier version stored it
+        past = ResponseHistory(
+            tuple(stored["items"]), stored["named"], tuple(stored.get("files", ()))
+        )
         request = Fields(
             job.body["request"],
             is_large=True,  # its size is not known here
