@@ -373,7 +373,8 @@ class RunService:
             return prepared_call
         clean, acts, blocked = await prepared_call.guardrails.check_workflow(workflow)
         if blocked:
-            message = describe_block(blocked, acts, "this workflow")
+            reason = describe_block(blocked, acts, "this workflow")
+            message = f"{reason[:1].upper()}{reason[1:]}."
             raise APIError(400, "policy_blocked", message, param=f"{ORCHESTRATION_FIELD}.workflow")
         by_hand = FixedConductor("by-hand", lambda _: clean)
         served = replace(prepared_call.served_model, conductor=by_hand)
