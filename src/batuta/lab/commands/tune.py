@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from batuta.lab.tune.result import TuneResult
     from batuta.lab.tune.stages import TuneStage
 
-_WORKERS = re.compile(r"^\s*\[\[\s*workers\s*\]\]", re.MULTILINE)
+_WORKERS = re.compile(r"^[ \t]*\[\[[ \t]*workers[ \t]*\]\]", re.MULTILINE)
 CONFIDENCE_FILE = "confidence.json"
 """The file of the fitted confidence model, beside the selectors."""
 RECORD_CALL_WEIGHT = 0.005
