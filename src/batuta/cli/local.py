@@ -82,10 +82,7 @@ def serve_local(
     ] = ServingOptions().slots,
     program: Annotated[
         str,
-        typer.Option(
-            help="The path of your own llama-server, such as a GPU build; default: xllamacpp, else "
-            "the llama-server on PATH."
-        ),
+        typer.Option(help="Your own llama-server, such as a GPU build; default: one found here."),
     ] = "",
     *,
     with_parent: Annotated[
