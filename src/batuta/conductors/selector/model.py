@@ -107,7 +107,7 @@ def _build_selector(card: Card, tensors: Tensors) -> Selector:
 
 
 WorkerIndices = NDArray[np.signedinteger[Any]]
-"""Indices into `Selector.workers`."""
+"""Indices of workers: the columns of their expected credits."""
 
 
 @dataclass(frozen=True, slots=True)
