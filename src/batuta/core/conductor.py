@@ -137,7 +137,12 @@ class Conductor(Protocol):
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Return one decision: a MalformedPlan if no usable workflow could be written."""
+        """Return one decision: a MalformedPlan if no usable workflow could be written.
+
+        The decision's draft has the tokens and the cost of the model's calls of which the listener
+        was not told by `on_failure`. A failed call or a reached limit is a MalformedPlan, not
+        raised.
+        """
         ...
 
 

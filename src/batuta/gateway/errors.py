@@ -103,13 +103,13 @@ def invalid_value(param: str, reason: str) -> APIError:
 
 
 def unsupported_parameter(param: str, reason: str) -> APIError:
-    """Return the error for a known field that this server does not support."""
+    """Return the error for a known field that is not supported; `reason` is a sentence."""
     message = f"Unsupported parameter: '{param}': {reason}"
     return APIError(400, "unsupported_parameter", message, param=param)
 
 
 def model_not_found(name: str, why: str | None = None) -> APIError:
-    """Return the error for an unknown model or, with the reason `why`, for one not served."""
+    """Return the error for an unknown model or, with the clause `why`, for one not served."""
     message = f"The model '{name}' does not exist; GET /v1/models lists those that do."
     if why:
         message = f"The model '{name}' is not served: {why}."

@@ -23,7 +23,7 @@ class TaskSource(Protocol):
     def draw_test(
         self, parts: Sequence[str], limit: int, calibration: int, seed: int
     ) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
-        """Return test questions and calibration questions, which training never draws.
+        """Return test questions and other questions for calibration; training uses other seeds.
 
         Args:
             parts: the rest of the task set's name, split at colons.
@@ -106,6 +106,6 @@ def check_simulated_questions(
 
 
 def find_source_grader(task: Task) -> Callable[[Task, str], Grade] | None:
-    """Return the grader of the task's world; None if there is none: the task names its own."""
+    """Return the grader of the task's world; None if the task names its own grader."""
     source = next((TASK_SOURCES[tag]() for tag in task.tags if tag in TASK_SOURCES), None)
     return None if source is None else source.grade_answer

@@ -82,7 +82,7 @@ FIXED_MARK = "5m"
 """Cache mark of the fixed part of the prompt, for five minutes."""
 MAX_READ_PAGES = 3
 """Maximum number of pages read by one step of a page-reading worker."""
-TOOL_DESCRIPTION = 300
+MAX_DESCRIPTION_CHARACTERS = 300
 """Maximum number of characters of a tool's description that a conductor is shown."""
 
 
@@ -91,16 +91,17 @@ class PromptOptions:
     """The facts about workers that a conductor's prompt shows, and its form."""
 
     descriptions: bool = True
-    """Whether each worker's card is shown; if not, workers are anonymous numbers, as in the paper.
-    """
+    """Whether each worker's card is shown; if not, workers are anonymous numbers, as in the paper
+    (in a compact prompt, names)."""
     prices: bool = False
     """Whether known prices are shown, in dollars per call or per million tokens."""
     examples: bool = True
     """Whether worked examples are shown; False for a model that was trained without them."""
     compact: bool = False
-    """Whether the prompt has only the question, the workers' names and what differs from the
-    defaults (with `descriptions` or `prices` also a line per worker), for a small model that was
-    trained on this form. Such a prompt has about a twentieth of the full prompt's tokens."""
+    """Whether the prompt has only the question, the workers' names (with `descriptions` or `prices`
+    also a line per worker) and, if there are any, a lower limit of steps, the last round and the
+    objection, for a small model that was trained on this form. Such a prompt has about a twentieth
+    of the full prompt's tokens."""
     brief: bool = False
     """Whether the sections have fewer words, for a small model that was not trained to conduct."""
 
@@ -307,7 +308,8 @@ _TOOL_RULES = (
     (FILE_SEARCH, FILE_SEARCH_RULE),
     (IMAGE, IMAGE_RULE),
 )
-"""The conductor's rule for each kind of tool worker, by tag; a new kind of tool needs a row."""
+"""The conductor's rule for each kind of tool worker but a program runner, by tag; a new kind of
+tool needs a row."""
 
 
 def _tool_rules(pool: Pool, *, names: bool) -> list[str]:
@@ -431,7 +433,7 @@ def _blind_names(
 def _tools_text(question: Question) -> str:
     lines = [TOOLS]
     for tool in question.tools:
-        clipped = clip_text(" ".join(tool.description.split()), TOOL_DESCRIPTION)
+        clipped = clip_text(" ".join(tool.description.split()), MAX_DESCRIPTION_CHARACTERS)
         about = escape_tags(join_lines(clipped))
         lines.append(f"- {tool.name}{': ' + about if about else ''}")
     return "\n".join(lines)
@@ -557,7 +559,7 @@ def _response_text(reply: Reply) -> str:
 
 
 def _previous_round_section(rounds: Sequence[Round]) -> str:
-    """Return the steps with a reply of the last round that ran a workflow."""
+    """Return the last round that ran a workflow: its steps that have a reply."""
     for round_ in reversed(rounds):
         if round_.workflow is not None and not isinstance(round_.decision, AcceptedAnswer):
             flow = round_.workflow

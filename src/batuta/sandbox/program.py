@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
+"""A JSON value; an integer in it may be a Decimal (see `parse_value`)."""
 
 MEGABYTE = 1 << 20
 ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\(\))?(\.[A-Za-z_]\w*)*")

@@ -6,6 +6,8 @@ Deviations a caller should know:
 - Temperature, top_p and top_k are left out while the model thinks, and for models that refuse
   them (version 4.7 and later). Otherwise a temperature above 1 is lowered to 1, and top_p is left
   out beside a temperature.
+- Effort `none` becomes `low` for models whose thinking cannot be turned off, and `xhigh` becomes
+  `high` for models that lack it. A forced tool call turns thinking off where that is possible.
 - For models that refuse a forced tool call, the system prompt asks for the call instead.
 - A `prompt_cache_key` marks the whole prompt for caching, as the API has no keys, unless the
   request marks parts of the prompt.
@@ -124,7 +126,7 @@ _CALL_INSTRUCTION = "Call {} now: an answer without a call is not accepted."
 _MIN_THINKING_TOKENS = 1024
 """Smallest `budget_tokens` that the API accepts."""
 _EFFORTS = {"none": "low", "minimal": "low"}
-"""Maps effort names to the API's own names, where they differ."""
+"""Maps the efforts that the API does not have to its lowest."""
 _NARROW_EFFORTS = _EFFORTS | {"xhigh": "high"}
 """The same for models that do not accept `xhigh`."""
 _OFF_EFFORTS = {"low", "medium", "high"}
@@ -263,7 +265,10 @@ def _forces_call(request: Request) -> bool:
 
 
 def _add_thinking_budget(most: int, budget: int, request: Request) -> int:
-    """Return the limit raised by the thinking budget; the model's own limit includes it already."""
+    """Return the limit plus the thinking budget.
+
+    The model's own limit already includes thinking, so it is not raised if it exceeds the budget.
+    """
     return most if request.sampling.max_tokens is None and most > budget else most + budget
 
 
@@ -296,7 +301,7 @@ def _set_temperature(body: dict[str, Any], request: Request) -> None:
 
 
 def _lacks_thoughts(request: Request, model: str) -> bool:
-    """Return True if the last message is a tool result and its call's reasoning is missing."""
+    """Return True if the last message is a tool result and its call lacks the model's reasoning."""
     if not request.messages or request.messages[-1].role is not Role.TOOL:
         return False
     caller = next((m for m in reversed(request.messages) if m.role is Role.ASSISTANT), None)

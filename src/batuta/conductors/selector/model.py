@@ -1,7 +1,7 @@
 """The learned selector, which maps a question's text to one worker.
 
-Axes: n questions, m workers (those it was fitted to, then those that joined since), d features,
-j joined workers.
+Axes: n questions, m workers (those it was fitted to, then those that joined since). The arrays of
+`ValueModel` have that class's own axes.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def _build_selector(card: Card, tensors: Tensors) -> Selector:
     )
 
 
-Workers = NDArray[np.signedinteger[Any]]
-"""Indices of workers."""
+WorkerIndices = NDArray[np.signedinteger[Any]]
+"""Indices of workers: the columns of their expected credits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,9 @@ class SelectorGuard:
     """The minimum cosine to the nearest training question; if above 1, the best single worker
     always answers."""
 
-    def __call__(self, value_nm: Floats, close_n: Floats, best: int | Workers) -> NDArray[np.intp]:
+    def __call__(
+        self, value_nm: Floats, close_n: Floats, best: int | WorkerIndices
+    ) -> NDArray[np.intp]:
         """Return the index of the worker for each question, (n,).
 
         Args:
@@ -141,7 +143,8 @@ class SelectorGuard:
     def hold_back(self, value_nm: Floats, best: int) -> Floats:
         """Return the expected credit without advantages for which the guard keeps the best worker.
 
-        Where it exceeds the best worker's by at most `advantage`, it is set just below that.
+        A credit that exceeds the best worker's by at most `advantage` is set just below the best
+        worker's.
         """
         best_n1 = value_nm[:, [best]]
         short_nm = (value_nm > best_n1) & (value_nm - best_n1 <= self.advantage)
@@ -209,8 +212,8 @@ class Selector:
 
         The choices for earlier messages are computed again, so that no state is needed. A
         conversation keeps its worker, and its prompt cache, unless a later message is close to a
-        training question and another worker's expected credit on it is higher by more than
-        `SWITCH`. Only the first message and the last `LOOK_BACK` are considered.
+        training question and the worker chosen for that message alone has an expected credit higher
+        by more than `SWITCH`. Only the first message and the last `LOOK_BACK` are considered.
 
         Args:
             turns: the user's messages, in order; at least one.

@@ -113,7 +113,10 @@ def unkept_pictures(call: ServerCall) -> list[Image]:
 
 
 def usage_of_calls(calls: Sequence[ServerCall]) -> Json:
-    """Return the numbers of searches and page fetches; empty if the server ran no call."""
+    """Return the field `server_tool_use` of the usage; nothing if the server ran no call.
+
+    It has the numbers of web searches and page fetches.
+    """
     if not calls:
         return {}
     names = [call.name for call in calls]

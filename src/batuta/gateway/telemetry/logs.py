@@ -1,6 +1,6 @@
 """Structured logs: one JSON object per line, with secrets in its message redacted.
 
-The fields of `about` are written unchanged, so callers must leave secrets and content out of them.
+Fields that a caller adds are written unchanged, so callers must leave secrets and content out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from batuta.core.formatting import escape_json_controls
 
 @final
 class JsonLogFormatter(logging.Formatter):
-    """Formats a record as one JSON object; `extra={"about": {…}}` adds fields to it."""
+    """Formats a record as one JSON object; `extra={"about": {…}}` adds fields that are not None."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as a line of JSON; of an exception it has only the type."""

@@ -74,7 +74,7 @@ class PoolChange:
         return PoolChange(leaves=gone, joins=new)
 
     def apply(self, pool: Pool, history: History, seed: int) -> tuple[Pool, History]:
-        """Return the pool after the change, and the known outcomes.
+        """Return the pool after the change, and the known outcomes, whose means are its strengths.
 
         `history` has all workers' outcomes on the training questions. The seed chooses the
         questions on which the outcomes of joining workers are known.
@@ -95,7 +95,7 @@ class PoolChange:
         return Pool(tuple(workers)), known
 
     def _forget(self, history: History, seed: int) -> History:
-        """Return the history with only the known outcomes of the joining workers."""
+        """Return the history without the outcomes of joining workers that are not known."""
         if not self.joins:
             return history
         rng = np.random.Generator(np.random.PCG64(seed))
@@ -165,8 +165,9 @@ def open_recorded_parts(
 
     The name is one of `RECORDED_NAMES`, a packaged record, or the path of an outcomes file.
     `models` are the models to use; empty for all. `limit` is the maximum number of measured
-    questions of each part. `simulate` answers calls that are not recorded with one of the model's
-    recorded answers. `change` has the workers that leave and join after the outcomes were gathered.
+    questions of each part. With `simulate`, a call that is not recorded gets one of the model's
+    recorded answers. `conductor` is that of the system `ultra`; None: there is none. `change` has
+    the workers that leave and join after the outcomes were gathered.
 
     Raises:
         ConfigError: there is no such set, or `change` does not fit its workers.

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from batuta.conductors.features import Features
 from batuta.conductors.hashed_ngrams import HashedNgrams
-from batuta.conductors.selector.model import Selector, SelectorGuard, Workers
+from batuta.conductors.selector.model import Selector, SelectorGuard, WorkerIndices
 from batuta.conductors.selector.newcomers import PRIOR_OUTCOMES, NewcomerPosterior, main_directions
 from batuta.conductors.selector.value_model import Smoothing, ValueModel
 from batuta.core import WorkerId
@@ -158,7 +158,7 @@ class HeldOutTrial:
     close_n: Floats
     reward_nm: Floats
     """The reward of each worker; NaN if unknown."""
-    best_n: Workers | int
+    best_n: WorkerIndices | int
     """The best single worker on all questions, or for each question on those of other folds."""
 
     def gain_n(self, guard: SelectorGuard) -> NDArray[np.float64]:
