@@ -1,8 +1,9 @@
-"""Digests of files, and SQLite files that several processes open."""
+"""Digests of files, whole writes, and SQLite files that several processes open."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
@@ -15,6 +16,12 @@ def file_sha256(path: Path) -> str:
     """Return the SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_whole(descriptor: int, data: bytes) -> None:
+    """Write all bytes; `os.write` may write only a part if the disk is nearly full."""
+    while data:
+        data = data[os.write(descriptor, data) :]
 
 
 _WAL_PAUSE = 0.01

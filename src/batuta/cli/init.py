@@ -16,9 +16,8 @@ from rich.text import Text
 from batuta.clients import HttpTransport, WorkerCheck, WorkerSpec, check_worker
 from batuta.clients.discovery import Discovery
 from batuta.config.load import DEFAULT_FILE, NO_MODELS, find_workers
-from batuta.config.pool_file import quote_text
+from batuta.config.pool_file import describe_workers, quote_text
 from batuta.config.workers import open_worker_client
-from batuta.config.written_workers import describe_workers
 from batuta.core import Pool, WorkerId
 from batuta.core.formatting import format_seconds, join_words
 from batuta.errors import ConfigError

@@ -430,9 +430,8 @@ class Adaptations:
 
     def adapt_body(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return the body with the fields and names that the server accepts."""
-        if "no_encrypted_reasoning" in self.kinds and ENCRYPTED_REASONING in body.get(
-            "include", ()
-        ):
+        asked = body.get("include") or ()
+        if "no_encrypted_reasoning" in self.kinds and ENCRYPTED_REASONING in asked:
             body = _without_encrypted_reasoning(body)
         if not any(name in body for name in self.fields):
             return body

@@ -75,6 +75,12 @@ def join_words(words: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
+def as_sentence(clause: object) -> str:
+    """Return the clause, such as an error's message, as a sentence: a capital and a full stop."""
+    text = str(clause)
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 def format_short(number: float) -> str:
     """Return a number in a few digits: `0.125`, `42`, `1234`, `12k`; NaN is a dash.
 

@@ -396,7 +396,8 @@ class WorkerCall:
         is returned unchanged.
 
         Raises:
-            LimitReachedError: the call may cost more than the budget has left.
+            LimitReachedError: the tokens are used up, or the call may cost more than the budget has
+                left.
         """
         if self.hold is None:
             return request

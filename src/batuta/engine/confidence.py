@@ -96,6 +96,7 @@ class SampleSetting:
     """How often, and by which worker, a question that has an answer is answered again."""
 
     count: int
+    """Number of further answers."""
     worker: WorkerId | None = None
     """The worker to sample; None: the worker that wrote the answer."""
 

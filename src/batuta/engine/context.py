@@ -51,8 +51,8 @@ class TimeoutPolicy:
 
     step_seconds: float | None = None
     """Seconds after which a call is cancelled for a substitute; None: no limit. There is none for
-    the last candidate, for a call of which the client has already received text, and for the last
-    step if `hedge_seconds` is set."""
+    the last candidate, for the repair of an answer's format, for a call of which the client has
+    already received text, and for the last step if `hedge_seconds` is set."""
     hedge_seconds: float | None = None
     """Seconds without output of the last step's worker after which a second worker is called in
     parallel; the faster one answers. None: no second call is made."""
@@ -216,7 +216,7 @@ class RunContext:
     resumed: ResumeState | None = None
     settings: RunSettings = RunSettings()
     approve: Approver | None = None
-    """Waits for a person's verdict on a plan."""
+    """Waits for a person's verdict on a plan; None: a plan that needs one is refused."""
     deadline: CancelScope | None = None
     """Ends the run at its time limit; suspended while a person is asked. None: no limit."""
     rules: PlanRules = NO_RULES

@@ -59,7 +59,8 @@ class PlanningListener(NullListener):
         The output cap is not lowered, since a truncated workflow is useless.
 
         Raises:
-            LimitReachedError: the call may cost more than the budget has left.
+            LimitReachedError: the tokens are used up, or the call may cost more than the budget has
+                left.
         """
         self._worker = worker
         try:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from batuta.core import Pool, Step, Worker, WorkerId, Workflow
+from batuta.core.formatting import as_sentence
 
 CHECK_SUBTASK = (
     "Check the answer step by step, correct what is wrong, and give the complete answer."
@@ -52,7 +53,7 @@ class PlanRule:
     @property
     def sentence(self) -> str:
         """The rule as a sentence for people."""
-        return self.says or f"{self.demand[:1].upper()}{self.demand[1:]}."
+        return self.says or as_sentence(self.demand)
 
     @property
     def demand(self) -> str:

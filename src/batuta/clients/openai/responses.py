@@ -199,7 +199,7 @@ def _add_tools(body: dict[str, Any], request: Request) -> None:
     body["tools"] = [_tool_json(tool) for tool in request.tools]
     native = find_native(request.tools)
     if native is not None:
-        body["include"] = [_SOURCES, *body["include"]]
+        body["include"] = [_SOURCES, *(body["include"] or ())]
         body["max_tool_calls"] = native.max_uses
     choice = request.tool_choice
     if choice in {"auto", "none", "required"}:

@@ -22,6 +22,7 @@ import orjson
 
 from batuta.clients.http_target import NO_KEY, HttpTarget, Secret
 from batuta.clients.transport import HttpTransport
+from batuta.core.formatting import as_sentence
 from batuta.distribution import install_hint
 from batuta.errors import ClientError, ConfigError
 from batuta.gateway.errors import APIError
@@ -392,4 +393,4 @@ def _provider_unavailable() -> APIError:
 
 
 def _sign_in_error(reason: str) -> APIError:
-    return APIError(401, "invalid_api_key", f"{reason[0].upper()}{reason[1:]}.")
+    return APIError(401, "invalid_api_key", as_sentence(reason))

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from batuta.clients.webhook import ForgedMessageError
+from batuta.core.formatting import as_sentence
 from batuta.core.workflow import MAX_STEPS
 from batuta.engine.approval_request import read_steps
 from batuta.gateway.access.caller import actor_of
@@ -171,9 +172,3 @@ class PlanVerdict:
             raise APIError(400, "invalid_value", as_sentence(error), param="steps") from None
         except ApprovalError as error:
             raise APIError(409, "not_waiting", as_sentence(error)) from None
-
-
-def as_sentence(error: Exception) -> str:
-    """Return the error's message as a sentence."""
-    message = str(error)
-    return f"{message[:1].upper()}{message[1:]}."

@@ -20,6 +20,7 @@ from batuta.conductors import FixedConductor
 from batuta.conductors.sessions.patterns import ActingWorker
 from batuta.core import EventHandler, Outcome, Run, RunId, WorkerId
 from batuta.core.conductor import conductor_worker
+from batuta.core.formatting import as_sentence
 from batuta.engine import Recorder, RunHooks, RunSettings, conduct, new_run_id
 from batuta.engine.approval_request import Approver
 from batuta.engine.budget import Funds
@@ -373,8 +374,7 @@ class RunService:
             return prepared_call
         clean, acts, blocked = await prepared_call.guardrails.check_workflow(workflow)
         if blocked:
-            reason = describe_block(blocked, acts, "this workflow")
-            message = f"{reason[:1].upper()}{reason[1:]}."
+            message = as_sentence(describe_block(blocked, acts, "this workflow"))
             raise APIError(400, "policy_blocked", message, param=f"{ORCHESTRATION_FIELD}.workflow")
         by_hand = FixedConductor("by-hand", lambda _: clean)
         served = replace(prepared_call.served_model, conductor=by_hand)

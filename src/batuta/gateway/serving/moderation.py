@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from batuta.clients.openai.moderation import ModerationClient
 from batuta.core import Image, Message, Question, Role, Text
+from batuta.core.formatting import as_sentence
 from batuta.errors import BadRequestError, ClientError, RateLimitError
 from batuta.gateway.access.caller import Caller, caller_of
 from batuta.gateway.access.rate_limit import (
@@ -134,8 +135,7 @@ class ModerationEndpoint:
         question = Question(messages=(message,))
         clean, acts, blocked = await self._catalogue.guardrails.check_question(question)
         if blocked:
-            sentence = describe_block(blocked, acts, "this input")
-            message = f"{sentence[:1].upper()}{sentence[1:]}."
+            message = as_sentence(describe_block(blocked, acts, "this input"))
             raise APIError(400, "policy_blocked", message, param="input")
         return [part.text for part in clean.messages[0].parts if isinstance(part, Text)]
 
@@ -193,7 +193,6 @@ def _provider_error(error: ClientError) -> APIError:
         message = "The moderation provider limits its rate."
         return APIError(429, "rate_limit_exceeded", message, headers=headers)
     if isinstance(error, BadRequestError):
-        message = str(error)
-        sentence = f"{message[:1].upper()}{message[1:].rstrip('.')}."
-        return APIError(400, "bad_request", sentence, param="input")
+        message = as_sentence(str(error).rstrip("."))
+        return APIError(400, "bad_request", message, param="input")
     return APIError(502, "upstream_error", "The moderation provider gave no usable answer.")

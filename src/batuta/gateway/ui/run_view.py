@@ -31,7 +31,7 @@ from batuta.core import (
     ToolResult,
     Usage,
 )
-from batuta.core.formatting import format_count, format_seconds, format_usd
+from batuta.core.formatting import as_sentence, format_count, format_seconds, format_usd
 from batuta.core.message import Audio, File, Image
 from batuta.core.small_number import read_small_number
 from batuta.core.worker import FILE_SEARCH, MCP, READER, SEARCH
@@ -167,7 +167,7 @@ def _decision_text(round_: Round) -> str:
         case MalformedPlan() as malformed:
             return f"The conductor's draft was not a valid workflow: {malformed.reason}"
         case Plan(reason=reason):
-            return f"{reason[:1].upper()}{reason[1:]}." if reason else ""
+            return as_sentence(reason) if reason else ""
 
 
 def was_reached(round_: Round) -> bool:

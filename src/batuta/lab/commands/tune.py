@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -22,7 +22,7 @@ from batuta.clients import HttpTransport, WorkerSpec
 from batuta.config.conductors import PATTERN_PREFIX
 from batuta.config.load import DEFAULT_FILE, load_config
 from batuta.config.loaded import LoadedConfig
-from batuta.config.written_workers import describe_workers
+from batuta.config.pool_file import describe_workers
 from batuta.core import WorkerId
 from batuta.core.suggestions import suggest_names
 from batuta.embedded.policy import is_policy
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from batuta.lab.tune.result import TuneResult
     from batuta.lab.tune.stages import TuneStage
 
-_WORKERS = re.compile(r"^[ \t]*\[\[[ \t]*workers[ \t]*\]\]", re.MULTILINE)
 CONFIDENCE_FILE = "confidence.json"
 """The file of the fitted confidence model, beside the selectors."""
 RECORD_CALL_WEIGHT = 0.005
@@ -319,7 +318,9 @@ def read_original(
         return Path(os.path.relpath(found.resolve(), folder.resolve())).as_posix()
 
     text = source.read_text(encoding="utf-8-sig") if source.is_file() else ""
-    if not _WORKERS.search(text):  # they were found here, and their measurements need a place
+    if not tomllib.loads(text).get(
+        "workers"
+    ):  # they were found here, and their measurements need a place
         text += describe_workers(specs, environ)
     return move_paths(text, moved)
 

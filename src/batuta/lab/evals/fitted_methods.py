@@ -22,6 +22,7 @@ from batuta.conductors.selector import Selector
 from batuta.core import Pool, TaskId, WorkerId
 from batuta.core.formatting import format_usd
 from batuta.errors import report_unwritable
+from batuta.files import write_whole
 from batuta.lab.baselines import Cascade, ConductorSolver, Solver
 from batuta.lab.baselines.cascade_training import mean_usd_m
 from batuta.lab.baselines.routing.router import Router
@@ -169,8 +170,7 @@ class FittedFile:
         with report_unwritable(self.path):
             descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:
-                while line:  # `write` may write only a part if the disk is nearly full
-                    line = line[os.write(descriptor, line) :]
+                write_whole(descriptor, line)
             finally:
                 os.close(descriptor)
         self._found[key] = found

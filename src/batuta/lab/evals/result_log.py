@@ -14,6 +14,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from batuta.errors import StoreError, report_unwritable
+from batuta.files import write_whole
 
 if sys.platform != "win32":
     import fcntl
@@ -135,8 +136,7 @@ class ResultLog:
         """
         line = orjson.dumps(result, default=str, option=orjson.OPT_APPEND_NEWLINE)
         with report_unwritable(self.path):
-            while line:  # `write` may write only a part if the disk is nearly full
-                line = line[os.write(self._file, line) :]
+            write_whole(self._file, line)
         self._results[result.key] = result
 
     def count_others(self, shown: Mapping[str, Sequence[TrialResult]]) -> int:

@@ -405,14 +405,10 @@ class CandidateRunner:
             else:
                 context = SolverContext(pool=self.ranked, clients=self.open_clients(task))
                 run = await entry.answer(Question.of(task.question), context, 0)
-        result = await self._judge(task, run)
-        if replays.replies:
-            result = replace(result, seconds=None)
-        return (
-            await self._add_trail(task, entry, run, result)
-            if isinstance(entry, Candidate)
-            else result
-        )
+        result = await self._judge(task, run, is_timed=not replays.replies)
+        if isinstance(entry, Candidate):
+            return await self._add_trail(task, entry, run, result)
+        return result
 
     async def conduct_candidate(
         self, task: Task, entry: Candidate, again: SampleSetting | None = None
@@ -494,7 +490,7 @@ class CandidateRunner:
         parts = tuple((part, score) for part, score in found if score is not None)
         return replace(result, parts=parts, trail=tuple(trail), agreed=agreed)
 
-    async def _judge(self, task: Task, run: Run) -> CandidateResult:
+    async def _judge(self, task: Task, run: Run, *, is_timed: bool) -> CandidateResult:
         """Grade the run's answer, and return the result.
 
         The score is None if an outage changed the run, if the grade is undecided, or if a limit
@@ -512,7 +508,7 @@ class CandidateRunner:
             score=score,
             usd=_run_usd(run, self.unknown),
             calls=run.usage.calls,
-            seconds=run.seconds,
+            seconds=run.seconds if is_timed else None,
             limited=limited,
             answer=run.answer,
         )

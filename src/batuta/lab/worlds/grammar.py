@@ -9,6 +9,7 @@ from enum import StrEnum
 from functools import cache, lru_cache
 from random import Random
 
+from batuta.core.formatting import as_sentence
 from batuta.lab.worlds.drawn_tasks import MAX_QUESTION
 from batuta.lab.worlds.knowledge_base import RELATIONS
 from batuta.lab.worlds.problem import (
@@ -195,7 +196,7 @@ _NUMBERED = re.compile(r"^[^\S\n]*+\d++[.)] ", re.MULTILINE)
 
 def _join_clauses(clauses: Sequence[str], layout: StepLayout) -> str:
     if layout is StepLayout.SENTENCES:
-        return " ".join(f"{clause[0].upper()}{clause[1:]}." for clause in clauses)
+        return " ".join(map(as_sentence, clauses))
     if layout is StepLayout.LINES:
         return "\n".join(f"{number}. {clause}" for number, clause in enumerate(clauses, 1))
     return _CLAUSE_SEPARATORS[layout].join(clauses)
